@@ -43,7 +43,7 @@ SMALL = 100
 AT_ONCE = 2 * PART
 """bytes of listings that are sent to one neighbour at a time: some ms of work at each end."""
 
-STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
+STAMPS, ASK_LISTINGS, LISTING, CHANGES, STAMPS_DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
 
 
@@ -239,7 +239,7 @@ class LinkStateDatabase:
     def check(self, peer: bytes) -> None:
         """Send a digest of all listings to a neighbour, so that it notices differences."""
         self.flush()
-        self._say(peer, bytes((DIGEST,)) + self._digest())
+        self._say(peer, bytes((STAMPS_DIGEST,)) + self._digest())
 
     def take_messages(
         self, room: Callable[[bytes], bool] = lambda peer: True
@@ -308,7 +308,7 @@ class LinkStateDatabase:
         if kind in (STAMPS, ALL):
             self._stamps(peer, neighbour, body)
             neighbour.synchronised |= kind == ALL
-        elif kind == ASK:
+        elif kind == ASK_LISTINGS:
             if len(body) % 20:
                 raise DirectoryError("truncated")
             for at in range(0, len(body), 20):
@@ -318,7 +318,7 @@ class LinkStateDatabase:
             self._listing(peer, neighbour, body)
         elif kind == CHANGES:
             self._changed(peer, neighbour, body)
-        elif kind == DIGEST:
+        elif kind == STAMPS_DIGEST:
             neighbour.differs = neighbour.differs + 1 if body != self._digest() else 0
             # One difference may be a change that is on its way.
             if neighbour.differs > 1:
@@ -345,7 +345,7 @@ class LinkStateDatabase:
                 neighbour.missing[broker_id] = state
                 wanted.append(broker_id + self.state(broker_id))
         if wanted:
-            self._say(peer, bytes((ASK,)) + b"".join(wanted))
+            self._say(peer, bytes((ASK_LISTINGS,)) + b"".join(wanted))
 
     def state(self, broker_id: bytes) -> bytes:
         """Return boot number and version of a listing as they are known here (12 bytes, which
@@ -455,7 +455,7 @@ class LinkStateDatabase:
         listing = self.listings.get(broker_id)
         if listing is None or state != boot + before:
             neighbour.missing[broker_id] = boot + after
-            self._say(peer, bytes((ASK,)) + broker_id + state)
+            self._say(peer, bytes((ASK_LISTINGS,)) + broker_id + state)
             return
         entries = listing.entries
         self._memory -= listing.memory

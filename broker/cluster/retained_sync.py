@@ -15,8 +15,8 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.hybrid_clock import LOGICAL, MAX_CLOCK_AHEAD_S, HybridClock
 from mqttree.broker.base.sequence_set import find
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.message_batch import encode_message
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import RetainedVersion, place_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import place_of
 from mqttree.broker.leg.own_topics import stays

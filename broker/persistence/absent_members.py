@@ -27,7 +27,7 @@ from mqttree.broker.cluster.delivery.remote_flow_control import MAX_KNOWN_TOPICS
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.directory.link_state_directory import GROUP, INTEREST
 from mqttree.broker.cluster.events import LinkDown, MemberGone, RouteChanged
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.core.effects import TailRead, TailSync, TailWrite
 from mqttree.broker.persistence.log_tail import LogTail, TailLoaded
 from mqttree.broker.persistence.tail_segment import Away, Part

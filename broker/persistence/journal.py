@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, subtract
-from mqttree.broker.cluster.link.codec import origin_key, split_key
+from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from mqttree.broker.cluster.sessions.message_vectors import offered
 from mqttree.broker.core.client import Client

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.message_batch import age_batch
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import decode_vector
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of
 from mqttree.broker.cluster.sessions.session_codec import (

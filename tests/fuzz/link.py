@@ -4,12 +4,10 @@ node that must understand everything that is passed on to it."""
 from __future__ import annotations
 
 from mqttree.broker.base.address import Address
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
     DIGEST,
-    DONE,
     FETCH,
     LIST,
     MEMBERS,
@@ -18,9 +16,11 @@ from mqttree.broker.cluster.link.control_records import (
     PING,
     SEEN,
     WANT,
+    WANT_DONE,
 )
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Stamp, encode_halves
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, encode_packet
@@ -34,7 +34,8 @@ from tests.kit.link_harness import bid
 from tests.kit.node_harness import World
 from tests.unit.cluster.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of
 
-KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99, DIGEST, PARTS, LIST, FETCH)
+KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, WANT_DONE)
+KINDS += (99, DIGEST, PARTS, LIST, FETCH)
 TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)
 SMALL = Limits(
     log_bytes=2000,
@@ -121,8 +122,9 @@ class Play:
                 self.publish_batch(code)
             case 9 | 10:
                 vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
-                kind = (SEEN, ORIGINS, WANT, DONE)[tape.byte() & 3]
-                self.say(ping((kind, (tape.bytes(4) if kind in (WANT, DONE) else b"") + vector)))
+                kind = (SEEN, ORIGINS, WANT, WANT_DONE)[tape.byte() & 3]
+                number = tape.bytes(4) if kind in (WANT, WANT_DONE) else b""
+                self.say(ping((kind, number + vector)))
             case 11:
                 members = [
                     (

@@ -9,11 +9,17 @@ from typing import Any
 from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
+from mqttree.broker.cluster.link.control_records import (
+    BPDU,
+    ROUTED,
+    SEEN,
+    decode_records,
+    encode_record,
+)
 from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch, encode_message
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.core.message import Message, Stamp, encode_halves
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
@@ -56,6 +62,11 @@ def bid(number: int) -> bytes:
 def ping(*records: tuple[int, bytes]) -> bytes:
     payload = b"".join(encode_record(kind, body) for kind, body in records)
     return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+def routed(kind: int, *bodies: bytes, sender: bytes = b"\0" * 7 + b"\x65") -> bytes:
+    """Messages to the node alone; `sender`: broker 101."""
+    return ping(*((ROUTED, OWN + sender + bytes((0, kind)) + body) for body in bodies))
 
 
 def singles(first: int, body: bytes) -> list[tuple[int, bytes]]:
@@ -204,6 +215,10 @@ class Neighbour:
     def records(self, kind: int) -> list[bytes]:
         """Bodies of the records of a kind that came."""
         return [body for found, body in self.control() if found == kind]
+
+    def routed(self, *kinds: int) -> list[bytes]:
+        """Bodies of the messages to one broker that came, of these kinds."""
+        return [body[18:] for body in self.records(ROUTED) if body[17] in kinds]
 
     def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
         self.told += 1

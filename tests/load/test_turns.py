@@ -14,17 +14,24 @@ import pytest
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.cli.run import GC_THRESHOLDS
-from mqttree.broker.cluster.delivery.answer_part import ASK
+from mqttree.broker.cluster.delivery.answer_part import FEED_ASK
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
-from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from mqttree.broker.cluster.link.control_records import DIRECTORY, SEEN
 from mqttree.broker.cluster.link.message_batch import encode_message
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
-from mqttree.broker.cluster.sessions.takeover_messages import MERGE, PART, REQUEST, REST, TAKE, say
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    MERGE,
+    REST,
+    SESSION_PART,
+    SESSION_REQUEST,
+    TAKE,
+    encode_takeover,
+)
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.sharing.assignments import DECLINE, REPORT
 from mqttree.broker.core.client_packets import MAX_FILTERS_PACKET_BYTES
@@ -42,11 +49,10 @@ from mqttree.broker.wire import (
 )
 from mqttree.broker.wire.properties import MAX_REPEATED
 from mqttree.routing.group_selection import encode_standing, group_id_of, group_key
-from mqttree.routing.link_state import ASK as ASK_LISTING
-from mqttree.routing.link_state import LISTING
+from mqttree.routing.link_state import ASK_LISTINGS, LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from mqttree.stp.bpdu import Role
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping, routed
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -135,7 +141,7 @@ def test_an_origin_is_asked(begin: int) -> None:
         + begin.to_bytes(6, "big")
         + COUNT.to_bytes(6, "big")
     )
-    question = ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body))
+    question = routed(FEED_ASK, body)
     what = f"an answer from number {begin} on, of {COUNT}, of which one in 500 is wanted"
     longest(world, what, lambda: one.send(question), lambda: True)
 
@@ -155,7 +161,7 @@ def test_groups_are_given_back() -> None:
         (DECLINE, (world.node.cluster.forwarder.key, number, group_id_of(group_key("g", "t"))))
         for number in range(1, count + 1)
     )
-    report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))
+    report = routed(REPORT, *said)
     what = f"{count} messages of a group are given back"
     longest(
         world, what, lambda: one.send(report), lambda: world.counters.shared_reassigned == count
@@ -170,7 +176,7 @@ def test_a_listing_is_asked_for() -> None:
         world.node.cluster.directory.post(INTEREST + b"device/%d/state" % number)
     world.advance(1.0)
     one.take()
-    question = ping((DIRECTORY, bytes((ASK_LISTING,)) + (OWN + bytes(12)) * 100))
+    question = ping((DIRECTORY, bytes((ASK_LISTINGS,)) + (OWN + bytes(12)) * 100))
     size = 20_000 * 20
     what = "a listing of 20,000 filters is asked for 100 times"
     longest(world, what, lambda: one.send(question), lambda: len(one.transport.written) > size)
@@ -268,9 +274,7 @@ def test_a_session_comes_from_another_broker() -> None:
     pull = world.node.cluster.takeover._pending["k"]
 
     def part(data: bytes) -> None:
-        one.send(
-            ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(TAKE, pull.stamp, "k", data)))
-        )
+        one.send(routed(SESSION_PART, encode_takeover(TAKE, pull.stamp, "k", data)))
 
     for data in parts[:-1]:
         part(data)
@@ -320,9 +324,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     (merge,) = world.node.cluster.session_merge._merges.values()
 
     def part(data: bytes) -> None:
-        one.send(
-            ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(MERGE, merge.stamp, "k", data)))
-        )
+        one.send(routed(SESSION_PART, encode_takeover(MERGE, merge.stamp, "k", data)))
 
     for data in parts[:-1]:
         part(data)
@@ -353,8 +355,8 @@ def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
     client.vanish()
 
     def ask(request: int, rest: bytes) -> None:
-        body = say(request, stamp, "k", bytes(4) + digest(None) + rest)
-        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REQUEST)) + body)))
+        body = encode_takeover(request, stamp, "k", bytes(4) + digest(None) + rest)
+        one.send(routed(SESSION_REQUEST, body))
 
     sent = len(one.transport.written)
     longest(

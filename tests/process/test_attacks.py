@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, Make

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.delivery.answer_part import ANSWER, PIECE
+from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_PIECE
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
@@ -169,7 +169,7 @@ def test_a_subscription_start_holds_though_its_origin_does_not_answer(
     client, since = subscribed(row, 2)
     row.run(1.0)
     route = UnicastBus._route
-    lost = {ANSWER, PIECE}
+    lost = {FEED_ANSWER, FEED_PIECE}
     monkeypatch.setattr(
         UnicastBus, "_route", lambda self, message: message[17] not in lost and route(self, message)
     )

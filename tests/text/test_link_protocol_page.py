@@ -65,16 +65,18 @@ def test_every_record_has_its_fields_and_its_faults() -> None:
 
 
 ROUTED = {
-    "sessions/takeover_messages": named(takeover_messages, "REQUEST", "ANSWER", "PART"),
+    "sessions/takeover_messages": named(
+        takeover_messages, "SESSION_REQUEST", "SESSION_ANSWER", "SESSION_PART"
+    ),
     "sessions/replay_messages": named(replay_messages, "RECENT", "RECENT_PART"),
-    "delivery/answers": named(answers, "ASK", "ANSWER", "PIECE"),
+    "delivery/answers": named(answers, "FEED_ASK", "FEED_ANSWER", "FEED_PIECE"),
     "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
-    "delivery/tail_offers": named(tail_offers, "OFFER", "LACK", "PIECE"),
+    "delivery/tail_offers": named(tail_offers, "TAIL_OFFER", "TAIL_LACK", "TAIL_PIECE"),
     "sharing/assignments": named(assignments, "REPORT", "RULING", "QUERY"),
-    "sharing/catchup": named(catchup, "ASK", "TOLD"),
+    "sharing/catchup": named(catchup, "GROUP_ASK", "GROUP_AGES"),
     "placement/placement_messages": named(
         placement_messages,
-        *("QUESTION", "ANSWER", "ASK_RATES", "RATES"),
+        *("PLACEMENT_QUESTION", "PLACEMENT_ANSWER", "ASK_RATES", "RATES"),
         *("ASK_CLIENTS", "CLIENTS", "REDIRECT"),
     ),
     "remote_flow_control": named(remote_flow_control, "HOLD"),
@@ -97,7 +99,11 @@ def test_the_page_has_every_routed_message_and_no_other() -> None:
         (
             "### Directory",
             "kind",
-            named(link_state, "STAMPS", "ASK", "LISTING", "CHANGES", "DIGEST", "ASK_ALL", "ALL"),
+            named(
+                link_state,
+                *("STAMPS", "ASK_LISTINGS", "LISTING", "CHANGES"),
+                *("STAMPS_DIGEST", "ASK_ALL", "ALL"),
+            ),
         ),
         (
             "### Fields of sessions",

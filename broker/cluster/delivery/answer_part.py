@@ -1,4 +1,4 @@
-"""What a broker that was asked for missing messages answers, in parts (ANSWER, PIECE)."""
+"""What a broker that was asked for missing messages answers, in parts (FEED_ANSWER, FEED_PIECE)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND, KNOWN, LIVE
 from mqttree.broker.wire.errors import MalformedPacket
 
-ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
+FEED_ASK, FEED_ANSWER, FEED_PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
 """Kinds of messages to one broker."""
 
 
 class AnswerPart(NamedTuple):
-    """A part of an answer (ANSWER)."""
+    """A part of an answer (FEED_ANSWER)."""
 
     number: int
     """Of the question."""
@@ -29,8 +29,8 @@ class AnswerPart(NamedTuple):
     data: bytes
 
     def encode(self, state: bytes) -> bytes:
-        """Return the body of the ANSWER. `state`: the directory's of the broker that asked, as it
-        came with the question."""
+        """Return the body of the FEED_ANSWER. `state`: the directory's of the broker that
+        asked, as it came with the question."""
         flags = self.last | self.more << 1 | (4 if self.gone else 0)
         head = (
             state
@@ -44,22 +44,22 @@ class AnswerPart(NamedTuple):
         return head + self.data
 
 
-def decode_answer(body: bytes) -> AnswerPart:
+def decode_feed_answer(body: bytes) -> AnswerPart:
     """Decode a part of an answer.
 
     Raises:
         MalformedPacket: it is truncated, or has a sequence number out of range.
     """
     if len(body) < 27:
-        raise MalformedPacket("ANSWER is truncated")
+        raise MalformedPacket("FEED_ANSWER is truncated")
     flags = body[20]
     top = int.from_bytes(body[21:27], "big")
     if top >= LAST:
-        raise MalformedPacket("ANSWER with a sequence number out of range")
+        raise MalformedPacket("FEED_ANSWER with a sequence number out of range")
     gone, begin = 0, 27
     if flags & 4:
         if len(body) < 33:
-            raise MalformedPacket("ANSWER is truncated")
+            raise MalformedPacket("FEED_ANSWER is truncated")
         gone, begin = int.from_bytes(body[27:33], "big"), 33
     return AnswerPart(
         int.from_bytes(body[12:16], "big"),

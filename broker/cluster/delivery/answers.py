@@ -22,7 +22,12 @@ from mqttree.broker.base.sequence_set import (
     merge,
     subtract,
 )
-from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE, AnswerPart
+from mqttree.broker.cluster.delivery.answer_part import (
+    FEED_ANSWER,
+    FEED_ASK,
+    FEED_PIECE,
+    AnswerPart,
+)
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import (
     PastNumbers,
@@ -30,7 +35,7 @@ from mqttree.broker.cluster.delivery.subscription_start import (
     numbers_at,
     times_of,
 )
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.receiver_assignment import ID
 from mqttree.broker.wire.errors import MalformedPacket
 
@@ -57,16 +62,16 @@ LOOKS = 25_000
 on behind them."""
 
 SMALL = 8 * 1024
-"""bytes of messages in an ANSWER, which takes only live links. More bytes come as PIECEs, which
-take any link: they may fill the queue of a slow link, so that it is not live any more, and that
-must not stop them."""
+"""bytes of messages in a FEED_ANSWER, which takes only live links. More bytes come as FEED_PIECEs,
+which take any link: they may fill the queue of a slow link, so that it is not live any more, and
+that must not stop them."""
 
 READ_COST = 5.0
 """Units of work (`Limits.link_requests`) of a question for which the disk is read."""
 
 
 class Asked(NamedTuple):
-    """A question of another broker (ASK)."""
+    """A question of another broker (FEED_ASK)."""
 
     sender: bytes
     key: bytes
@@ -114,13 +119,13 @@ class Answers:
         )
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
-        bus.receive(ASK, self._ask_received)
+        bus.receive(FEED_ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with those of the missing messages that the sender has subscribers for."""
         origins, directory = self._origins, self._directory
         if len(body) < 20:
-            raise MalformedPacket("ASK is truncated")
+            raise MalformedPacket("FEED_ASK is truncated")
         state, number, boot = body[:12], body[12:16], body[16:20]
         key = origin_key(origins.own_id, int.from_bytes(boot, "big"))
         if key not in origins.ours or key not in origins.vector:
@@ -263,7 +268,7 @@ class Answers:
                 gone=gone,
                 data=data[index * PART : (index + 1) * PART],
             )
-            kind = PIECE if more else ANSWER
+            kind = FEED_PIECE if more else FEED_ANSWER
             self._bus.send(asked.sender, kind, part.encode(asked.state))
 
 
@@ -293,5 +298,5 @@ def lacked(data: bytes, top: int) -> Ranges:
         MalformedPacket: it is truncated or too large.
     """
     if len(data) > 12 * MAX_GAPS:
-        raise MalformedPacket("ASK is too large")
+        raise MalformedPacket("FEED_ASK is too large")
     return intersect(decode_pairs(data, "question for messages"), [(1, top)])

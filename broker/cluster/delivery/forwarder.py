@@ -22,10 +22,10 @@ from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import Verdict
 from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.control_records import ORIGINS
 from mqttree.broker.cluster.link.link_states import Action, Input
 from mqttree.broker.cluster.link.message_batch import encode_batch, encode_message
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session

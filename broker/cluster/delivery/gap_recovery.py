@@ -10,13 +10,13 @@ finds a new path to another broker sends it a BREAK, and only then messages over
 then on the broker here still passes messages on to its neighbours, but it holds them back from its
 own subscribers until the origin has sent what is missing:
 
-    ASK     to the origin: what is not here, and when subscriptions were made meanwhile
-    ANSWER  back, behind the messages that are on their way: of that, what is wanted here; "up to
-            number n that is all"
+    FEED_ASK     to the origin: what is not here, and when subscriptions were made meanwhile
+    FEED_ANSWER  back, behind the messages that are on their way: of that, what is wanted here;
+                 "up to number n that is all"
 
-A broker on the path passes an ANSWER on over a live link only, and only while it knows all filters
-that the asking broker had posted when it asked. So what is published behind the answer takes the
-same path, or a BREAK precedes it.
+A broker on the path passes a FEED_ANSWER on over a live link only, and only while it knows all
+filters that the asking broker had posted when it asked. So what is published behind the answer
+takes the same path, or a BREAK precedes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import HOLD, TreePaths
 from mqttree.broker.cluster.directory.link_state_directory import ROUTING
 from mqttree.broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
     CHANGED,

@@ -1,5 +1,5 @@
 """Requests to neighbours for messages that are not in the log here (WANT), for local subscribers or
-for other brokers. A neighbour says when it has sent what it has (DONE)."""
+for other brokers. A neighbour says when it has sent what it has (WANT_DONE)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST, Ranges
-from mqttree.broker.cluster.link.control_records import DONE, WANT
+from mqttree.broker.cluster.link.control_records import WANT, WANT_DONE
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class HistoryRequests:
         # By number: which neighbours have to answer, and what is called then.
         self._fetches: dict[int, tuple[set[Link], list[Then]]] = {}
         self._number = 0
-        self.records: dict[int, Handler] = {DONE: self._done_received}
+        self.records: dict[int, Handler] = {WANT_DONE: self._done_received}
 
     def __len__(self) -> int:
         return len(self._fetches)

@@ -20,7 +20,7 @@ from mqttree.broker.base.sequence_set import (
     subtract,
 )
 from mqttree.broker.cluster.delivery.feed_states import Action, Input, State, transition
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.core.message import Message, size_of
 
 if TYPE_CHECKING:

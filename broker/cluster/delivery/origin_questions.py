@@ -1,5 +1,5 @@
-"""Questions to origins: what ordered feeds lack (ASK), and what the answers say of it (ANSWER;
-docs/decisions/0013).
+"""Questions to origins: what ordered feeds lack (FEED_ASK), and what the answers say of it
+(FEED_ANSWER; docs/decisions/0013).
 
 An answer that says that there is no more is the last one: the link that brought it is the source of
 the feed from then on. Others lead to the next question.
@@ -21,11 +21,11 @@ from mqttree.broker.base.sequence_set import (
     subtract,
 )
 from mqttree.broker.cluster.delivery.answer_part import (
-    ANSWER,
-    ASK,
-    PIECE,
+    FEED_ANSWER,
+    FEED_ASK,
+    FEED_PIECE,
     AnswerPart,
-    decode_answer,
+    decode_feed_answer,
 )
 from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.ordered_feed import (
@@ -94,8 +94,8 @@ class OriginQuestions:
         self._alarm = alarm
         self._rearm = rearm
         self._number = 0
-        bus.receive_over(ANSWER, self._answer_received)
-        bus.receive_over(PIECE, self._answer_received, pieces=12)
+        bus.receive_over(FEED_ANSWER, self._answer_received)
+        bus.receive_over(FEED_PIECE, self._answer_received, pieces=12)
 
     def ask(self, feed: OrderedFeed, now: float) -> None:
         """Ask the origin of a feed at `now` (s) for all that is missing and may be wanted here."""
@@ -112,12 +112,12 @@ class OriginQuestions:
         ]
         body.append(self._starts.question(feed.key, self._number, now))
         body.append(encode_pairs(question.asked))
-        self._bus.send(feed.broker_id, ASK, b"".join(body))
+        self._bus.send(feed.broker_id, FEED_ASK, b"".join(body))
         self._alarm.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
-        """Take a part of an answer (ANSWER)."""
-        part = decode_answer(body)
+        """Take a part of an answer (FEED_ANSWER)."""
+        part = decode_feed_answer(body)
         feed = next((s for s in self._feeds.of(sender) if part.number in s.questions), None)
         question = None if feed is None else feed.questions.get(part.number)
         if feed is None or question is None or feed.fed or part.position != len(question.parts):
@@ -129,7 +129,7 @@ class OriginQuestions:
             and self._answers() > MAX_ANSWERS_BYTES
         ):
             del feed.questions[part.number]
-            raise MalformedPacket("ANSWER is too large")
+            raise MalformedPacket("FEED_ANSWER is too large")
         feed.ask_at = max(feed.ask_at, now + feed.pause)
         if part.last:
             self._take_answer(feed, question, part, now, link)

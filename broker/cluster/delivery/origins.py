@@ -10,7 +10,7 @@ from __future__ import annotations
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 
 
 class Origins:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Arrival, Connection
 from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S

@@ -3,7 +3,7 @@
 When a link begins to forward, a broker first tells the neighbour its version vector (SEEN). The
 neighbour replays from its log what is missing, in order, and only then makes the link live.
 What was published before a broker met an origin is history to that broker. It is fetched
-(WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With
+(WANT, WANT_DONE) when a neighbour that was cut off lacks it and can get it only through here. With
 routing by interest each broker asks the origins itself (`gap_recovery`), and history is fetched
 only of origins that are gone (`orphans`).
 """
@@ -23,7 +23,7 @@ from mqttree.broker.cluster.events import (
     OriginLost,
     RouteChanged,
 )
-from mqttree.broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT
+from mqttree.broker.cluster.link.control_records import ASK_SEEN, ORIGINS, SEEN, WANT, WANT_DONE
 from mqttree.broker.cluster.link.link_states import Input
 from mqttree.broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
 
@@ -308,9 +308,9 @@ class Resync:
         return wanted
 
     def want_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take WANT: replay messages that a neighbour needs for others behind it, and send DONE.
-        `link`: over which it came; `body`: 4 bytes number of the request, a version vector; `now`:
-        s."""
+        """Take WANT: replay messages that a neighbour needs for others behind it, and send
+        WANT_DONE. `link`: over which it came; `body`: 4 bytes number of the request, a version
+        vector; `now`: s."""
         number = body[:4]
         wanted = decode_vector(body[4:], now)
 
@@ -329,8 +329,8 @@ class Resync:
         self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
 
     def _wanted(self, link: Link, number: bytes, now: float) -> None:
-        """Send DONE for a WANT that has been answered, and go on with the next one."""
-        link.send_behind(DONE, number)
+        """Send WANT_DONE for a WANT that has been answered, and go on with the next one."""
+        link.send_behind(WANT_DONE, number)
         wants = self._wants[link]
         wants.popleft()
         if wants:

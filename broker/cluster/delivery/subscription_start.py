@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import LAST, subtract
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import AGES
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.ports import Journal
 from mqttree.broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
@@ -342,7 +342,7 @@ class SubscriptionStarts:
         """
         size = 7 + 6 * body[0] if body else 7
         if len(body) < size:
-            raise MalformedPacket("ANSWER with subscription starts is truncated")
+            raise MalformedPacket("FEED_ANSWER with subscription starts is truncated")
         asked, groups = self._asked.pop(number, (None, []))
         if asked is None:
             return body[size:], False
@@ -529,7 +529,7 @@ def times_of(question: bytes) -> tuple[list[float], bytes]:
     count = question[0] if question else 0
     size = 1 + 6 * count
     if len(question) < size or count > MAX_TIMES:
-        raise MalformedPacket("ASK with subscription starts is truncated")
+        raise MalformedPacket("FEED_ASK with subscription starts is truncated")
     return [
         int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)
     ], question[size:]

@@ -3,25 +3,25 @@ it is back (docs/decisions/0031): by the broker that published them; and message
 way on a link that was lost, by the broker that sent them.
 
     broker that has it                      broker that is back
-    OFFER  numbers that the tail has  --->
-                                      <---  LACK   those of them that it lacks, after its
-                                                   neighbours have replayed their logs
-    PIECE  a frame of these           --->  taken like messages from a link: delivered here,
+    TAIL_OFFER  numbers that it has   --->
+                                      <---  TAIL_LACK   those of them that it lacks, after its
+                                                        neighbours have replayed their logs
+    TAIL_PIECE  a frame of these      --->  taken like messages from a link: delivered here,
                                             passed on, each once
-                                      <---  LACK   when subscribers here have room: what is still
-                                                   missing, until nothing is
+                                      <---  TAIL_LACK   when subscribers here have room: what is
+                                                        still missing, until nothing is
 
 The offer is repeated each second until the other broker answers. Messages of the tail arrive behind
-newer ones. A broker answers the offer of the origin itself with its own question (ASK,
+newer ones. A broker answers the offer of the origin itself with its own question (FEED_ASK,
 `origin_questions`): what it takes for complete it would not ask for, and the origin would count all
 of it as lost.
 
-    body of OFFER, LACK   origin, (u48 first, u48 last)...
-    body of PIECE         origin, u32 the piece's number, u32 this part's index, u8 1 if the part is
-                          the last one, u48 the sequence number up to which the piece has all that
-                          was offered, then the part. Joined, the parts are u32 size of the ages,
-                          ages, PUBLISH packets
-    origin                id, u32 boot
+    body of TAIL_OFFER, TAIL_LACK   origin, (u48 first, u48 last)...
+    body of TAIL_PIECE              origin, u32 the piece's number, u32 this part's index, u8 1 if
+                                    the part is the last one, u48 the sequence number up to which
+                                    the piece has all that was offered, then the part. Joined, the
+                                    parts are u32 size of the ages, ages, PUBLISH packets
+    origin                          id, u32 boot
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from mqttree.broker.cluster.delivery.paced_release import crowded
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.message_batch import encode_message, read_messages
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
 
-OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
+TAIL_OFFER, TAIL_LACK, TAIL_PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
 
 OFFER_INTERVAL = 1.0
@@ -73,7 +73,7 @@ ORIGIN_SIZE = 12
 """bytes of an origin."""
 
 HEAD = ORIGIN_SIZE + 15
-"""bytes ahead of the content in one part of a PIECE."""
+"""bytes ahead of the content in one part of a TAIL_PIECE."""
 
 MAX_PIECES_BYTES = 4 * CHUNK
 """bytes of all pieces of which parts are here, beyond the largest message; if there are more, some
@@ -112,16 +112,16 @@ class TailOffers:
         self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
         self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
-        bus.receive(OFFER, self._offer_received)
-        bus.receive(LACK, self._lack_received)
-        bus.receive_over(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
+        bus.receive(TAIL_OFFER, self._offer_received)
+        bus.receive(TAIL_LACK, self._lack_received)
+        bus.receive_over(TAIL_PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
     # ---------------------------------------------------------------- the broker that has them
 
     def tick(self, now: float) -> None:
         """Offer brokers that are back what the tail has for them. To be called once a second."""
         for broker_id, key, numbers in self._above.absent_members.to_offer(OFFER_INTERVAL, now):
-            self._bus.send(broker_id, OFFER, encode_ranges(key, numbers))
+            self._bus.send(broker_id, TAIL_OFFER, encode_ranges(key, numbers))
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, lacks = decode_ranges(body)
@@ -152,7 +152,7 @@ class TailOffers:
         for index in range(count):
             position = index.to_bytes(4, "big") + bytes((index == count - 1,))
             part = data[index * PART : (index + 1) * PART]
-            self._bus.send(receiver, PIECE, head + position + top.to_bytes(6, "big") + part)
+            self._bus.send(receiver, TAIL_PIECE, head + position + top.to_bytes(6, "big") + part)
 
     # ---------------------------------------------------------------- the broker that is back
 
@@ -172,7 +172,7 @@ class TailOffers:
             self._ask(key, sender, now)
 
     def _ask(self, key: bytes, sender: bytes, now: float) -> None:
-        """Tell the offering broker which of its messages are missing here (LACK)."""
+        """Tell the offering broker which of its messages are missing here (TAIL_LACK)."""
         window = self._origins.vector.get(key)
         offered = self._asked.get((sender, key))
         if window is None or offered is None:
@@ -185,12 +185,12 @@ class TailOffers:
         if not lacks:
             del self._asked[sender, key]
             self._forget(sender, key)
-        self._bus.send(sender, LACK, encode_ranges(key, lacks))
+        self._bus.send(sender, TAIL_LACK, encode_ranges(key, lacks))
         self._alarm.hurry(now)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         if len(body) < HEAD:
-            raise MalformedPacket("PIECE is truncated")
+            raise MalformedPacket("TAIL_PIECE is truncated")
         key = b2a_base64(body[:ORIGIN_SIZE], newline=False)
         number, index = (
             int.from_bytes(body[ORIGIN_SIZE:16], "big"),
@@ -258,12 +258,12 @@ class TailOffers:
 
 
 def encode_ranges(key: bytes, ranges: Ranges) -> bytes:
-    """Encode the body of an OFFER or a LACK."""
+    """Encode the body of a TAIL_OFFER or a TAIL_LACK."""
     return a2b_base64(key) + encode_pairs(roughly(ranges, MAX_GAPS))
 
 
 def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
-    """Return the origin and the numbers of an OFFER or a LACK.
+    """Return the origin and the numbers of a TAIL_OFFER or a TAIL_LACK.
 
     Raises:
         MalformedPacket: it is truncated.

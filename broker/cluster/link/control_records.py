@@ -30,7 +30,7 @@ MAX_PING_PAYLOAD = 1024 * 1024
 """bytes of records in one PINGREQ on a link; all origins with their gaps fit twice (SEEN, ORIGINS),
 and the members. Larger: garbage [link_garbage]."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, WANT_DONE = 1, 2, 3, 4, 5, 6, 7, 8
 DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
@@ -45,7 +45,7 @@ RECORDS = (
     RecordType(ASK_SEEN, "ASK_SEEN", costly=True),
     RecordType(ORIGINS, "ORIGINS", costly=True),
     RecordType(WANT, "WANT", costly=True, replaying=True),
-    RecordType(DONE, "DONE", answers="WANT"),
+    RecordType(WANT_DONE, "WANT_DONE", answers="WANT"),
     RecordType(DIRECTORY, "DIRECTORY", paced=True),
     RecordType(ROUTED, "ROUTED", paced=True),
     RecordType(UPTO, "UPTO"),

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from mqttree.broker.base.sequence_set import Ranges
-from mqttree.broker.cluster.link.codec import decode_sequence
+from mqttree.broker.cluster.link.origin_keys import decode_sequence
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment, decode_choice
 from mqttree.broker.wire.constants import PacketType

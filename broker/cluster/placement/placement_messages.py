@@ -1,13 +1,13 @@
 """What brokers tell each other about placement, each in a message to one broker (`unicast_bus`).
 
-QUESTION  u32 number, u8 operation, JSON     from the broker that was asked to the root
-ANSWER    u32 number, u16 status, JSON       status as in HTTP
-ASK_RATES none                               from the root
-RATES     f64 rate and u32 number of all other topics, then of each topic: u16 size, topic, f32
-          messages/s
-ASK_CLIENTS none                             from the root: it looks for moves that pay
-CLIENTS   JSON: how many clients are connected, and some that may be sent elsewhere
-REDIRECT  JSON: a client, and where it is to connect          from the root
+PLACEMENT_QUESTION  u32 number, u8 operation, JSON; from the broker that was asked to the root
+PLACEMENT_ANSWER    u32 number, u16 status as in HTTP, JSON
+ASK_RATES           none; from the root
+RATES               f64 rate and u32 number of all other topics, then of each topic: u16 size,
+                    topic, f32 messages/s
+ASK_CLIENTS         none; from the root: it looks for moves that pay
+CLIENTS             JSON: how many clients are connected, and some that may be sent elsewhere
+REDIRECT            JSON: a client, and where it is to connect; from the root
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, Final
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
-QUESTION: Final = BEHIND | 20
-ANSWER: Final = BEHIND | 21
+PLACEMENT_QUESTION: Final = BEHIND | 20
+PLACEMENT_ANSWER: Final = BEHIND | 21
 ASK_RATES: Final = 22
 RATES: Final = BEHIND | 23
 ASK_CLIENTS: Final = 26
@@ -36,7 +36,7 @@ FORGET: Final = 3
 STATUS: Final = 4
 PLAN: Final = 5
 ADVISE: Final = 6
-"""Operations of a QUESTION."""
+"""Operations of a PLACEMENT_QUESTION."""
 
 Answer = tuple[int, Any]
 """Status as in HTTP, and what JSON can say."""
@@ -60,13 +60,14 @@ Rates = dict[str, float]
 
 
 def encode_question(number: int, operation: int, body: object) -> bytes:
-    """Return a QUESTION. `number`: of the question, for its answer; `operation`: what is asked
+    """Return a PLACEMENT_QUESTION. `number`: of the question, for its answer; `operation`: what is
+    asked
     for; `body`: what JSON can say."""
     return struct.pack(">IB", number, operation) + json.dumps(body).encode()
 
 
-def read_question(data: bytes) -> tuple[int, int, Any]:
-    """Return number, operation and body of a QUESTION. Raises MalformedPacket."""
+def decode_question(data: bytes) -> tuple[int, int, Any]:
+    """Return number, operation and body of a PLACEMENT_QUESTION. Raises MalformedPacket."""
     if len(data) < 5:
         raise MalformedPacket("question about placement is truncated")
     number, operation = struct.unpack_from(">IB", data)
@@ -74,13 +75,13 @@ def read_question(data: bytes) -> tuple[int, int, Any]:
 
 
 def encode_answer(number: int, status: int, body: object) -> bytes:
-    """Return an ANSWER. `number`: of its question; `status`: as in HTTP; `body`: what JSON can
-    say."""
+    """Return a PLACEMENT_ANSWER. `number`: of its question; `status`: as in HTTP; `body`: what
+    JSON can say."""
     return struct.pack(">IH", number, status) + json.dumps(body).encode()
 
 
-def read_answer(data: bytes) -> tuple[int, int, Any]:
-    """Return number, status and body of an ANSWER. Raises MalformedPacket."""
+def decode_answer(data: bytes) -> tuple[int, int, Any]:
+    """Return number, status and body of a PLACEMENT_ANSWER. Raises MalformedPacket."""
     if len(data) < 6:
         raise MalformedPacket("answer about placement is truncated")
     number, status = struct.unpack_from(">IH", data)
@@ -108,7 +109,7 @@ def encode_clients(connected: int, questions: list[dict[str, Any]]) -> bytes:
     return f'{{"connected":{connected},"clients":[{",".join(parts)}]}}'.encode()
 
 
-def read_clients(data: bytes) -> tuple[int, list[Any]]:
+def decode_clients(data: bytes) -> tuple[int, list[Any]]:
     """Return how many clients are connected, and the questions of some, which are not read yet.
     Raises MalformedPacket."""
     value = _read_json(data) if len(data) <= MAX_BYTES else None
@@ -124,7 +125,7 @@ def encode_redirect(client: str, address: str) -> bytes:
     return json.dumps({"client": client, "address": address}).encode()
 
 
-def read_redirect(data: bytes) -> tuple[str, str]:
+def decode_redirect(data: bytes) -> tuple[str, str]:
     """Return the client of a REDIRECT, and where it is to connect. Raises MalformedPacket."""
     value = _read_json(data)
     if isinstance(value, dict):
@@ -152,7 +153,7 @@ def encode_rates(rates: Iterable[tuple[bytes, float]], rest: float, topics: int)
     return struct.pack(">dI", rest, topics) + b"".join(parts)
 
 
-def read_rates(data: bytes) -> tuple[Rates, float, int]:
+def decode_rates(data: bytes) -> tuple[Rates, float, int]:
     """Return the rates by topic, and rate and number of all others. Raises MalformedPacket."""
     if not 12 <= len(data) <= MAX_BYTES:
         raise MalformedPacket("rates of topics are truncated, or too many")

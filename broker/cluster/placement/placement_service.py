@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any, Final
 from mqttree.broker.base.rate_limit import RateLimits
 from mqttree.broker.cluster.events import RouteChanged, TopologyChanged
 from mqttree.broker.cluster.placement.placement_messages import (
-    ANSWER,
     ASK_CLIENTS,
     ASK_RATES,
     BUSY,
     CLIENTS,
     PLACE,
-    QUESTION,
+    PLACEMENT_ANSWER,
+    PLACEMENT_QUESTION,
     RATES,
     REDIRECT,
     Answer,
+    decode_answer,
+    decode_clients,
+    decode_question,
+    decode_rates,
+    decode_redirect,
     encode_answer,
     encode_clients,
     encode_question,
     encode_rates,
-    read_answer,
-    read_clients,
-    read_question,
-    read_rates,
-    read_redirect,
 )
 from mqttree.broker.cluster.placement.redirector import Redirector
 from mqttree.broker.cluster.placement.traffic_entry import Counts, TrafficEntry
@@ -108,8 +108,8 @@ class PlacementService:
         self._number = 0
         self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
         self._limits: RateLimits = RateLimits(PER_CLIENT, MAX_LIMITED)
-        bus.receive(QUESTION, self._question_received)
-        bus.receive(ANSWER, self._answer_received)
+        bus.receive(PLACEMENT_QUESTION, self._question_received)
+        bus.receive(PLACEMENT_ANSWER, self._answer_received)
         bus.receive(ASK_RATES, self._rates_asked)
         bus.receive(RATES, self._rates_received)
         bus.receive(ASK_CLIENTS, self._clients_asked)
@@ -183,7 +183,7 @@ class PlacementService:
         self._number = number = self._number % 0xFFFFFFFF + 1
         timer = self._host.timers.schedule(self._host.now + WAIT, lambda now: self._late(number))
         self._open[number] = (root, then, timer)
-        if not self._bus.send(root, QUESTION, encode_question(number, operation, body)):
+        if not self._bus.send(root, PLACEMENT_QUESTION, encode_question(number, operation, body)):
             self._late(number)
         self._alarm.hurry(self._host.now)
 
@@ -228,10 +228,10 @@ class PlacementService:
     # ---------------------------------------------------------------- other brokers
 
     def _question_received(self, sender: bytes, data: bytes, now: float) -> None:
-        number, operation, body = read_question(data)
+        number, operation, body = decode_question(data)
 
         def then(answer: Answer) -> None:
-            self._bus.send(sender, ANSWER, encode_answer(number, *answer))
+            self._bus.send(sender, PLACEMENT_ANSWER, encode_answer(number, *answer))
 
         if self._tree.root.id == self._host.config.id:
             self.decider.ask(operation, body, then)
@@ -241,7 +241,7 @@ class PlacementService:
             then((503, {"error": "this broker is not the root; ask again"}))
 
     def _answer_received(self, sender: bytes, data: bytes, now: float) -> None:
-        number, status, body = read_answer(data)
+        number, status, body = decode_answer(data)
         found = self._open.get(number)
         if found is not None and found[0] == sender:
             self._close(number, (status, body))
@@ -256,7 +256,7 @@ class PlacementService:
         self._bus.send(sender, RATES, encode_rates(top, rest, others))
 
     def _rates_received(self, sender: bytes, data: bytes, now: float) -> None:
-        rates, rest, topics = read_rates(data)
+        rates, rest, topics = decode_rates(data)
         if self._decider is not None:
             self._decider.rates_came(sender, rates, rest, topics)
 
@@ -266,12 +266,12 @@ class PlacementService:
         self._bus.send(sender, CLIENTS, encode_clients(self._host.clients.connected, clients))
 
     def _clients_received(self, sender: bytes, data: bytes, now: float) -> None:
-        connected, clients = read_clients(data)
+        connected, clients = decode_clients(data)
         if self._rebalancer is not None:
             self._rebalancer.clients_came(sender, connected, clients)
 
     def _redirect_received(self, sender: bytes, data: bytes, now: float) -> None:
-        client, address = read_redirect(data)
+        client, address = decode_redirect(data)
         if sender == self._tree.root.id:
             self.redirector.chosen(client, address)
 

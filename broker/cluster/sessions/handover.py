@@ -25,7 +25,6 @@ from mqttree.broker.cluster.sessions.session_codec import (
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
 from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    ANSWER,
     COMING,
     DONE,
     ENDED,
@@ -34,11 +33,12 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     MOVED,
     NEWER,
     NOTHING,
-    PART,
     REST,
+    SESSION_ANSWER,
+    SESSION_PART,
     TAKE,
-    heard,
-    say,
+    decode_takeover,
+    encode_takeover,
 )
 from mqttree.broker.cluster.sessions.tombstones import end_quietly
 from mqttree.broker.core.session import Session
@@ -257,7 +257,7 @@ class Handover:
         Raises:
             MalformedPacket: the request is invalid.
         """
-        request, stamp, client_id, rest = heard(body)
+        request, stamp, client_id, rest = decode_takeover(body)
         need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
         position = int.from_bytes(rest[:4], "big")
         asked = Asked(sender, request, stamp, client_id, position, rest[4:12], need)
@@ -386,8 +386,8 @@ class Handover:
         self._answer(asked, ENDED)
 
     def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
-        body = say(answer, asked.stamp, asked.client_id, rest)
-        self._bus.send(asked.sender, ANSWER, body)
+        body = encode_takeover(answer, asked.stamp, asked.client_id, rest)
+        self._bus.send(asked.sender, SESSION_ANSWER, body)
 
     def _holder(self, asked: Asked, above: int) -> bytes | None:
         """Return the broker that can be reached and has the newest session of a client, with a
@@ -435,7 +435,9 @@ class Handover:
         """Send parts of `data`, from byte `at` on, as many as are due."""
         export = self._exports[client_id]
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._bus.send(export.taker, PART, say(request, export.stamp, client_id, part)):
+            if not self._bus.send(
+                export.taker, SESSION_PART, encode_takeover(request, export.stamp, client_id, part)
+            ):
                 export.sending.refused(at)
                 return
             at += PART_SIZE

@@ -58,8 +58,8 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     MERGE,
     NEWER,
     NOTHING,
-    REQUEST,
-    say,
+    SESSION_REQUEST,
+    encode_takeover,
 )
 from mqttree.broker.core.session import Absorbed, Session
 from mqttree.broker.core.session_owner import GONE, KEPT, Entry, digest
@@ -326,10 +326,10 @@ class SessionMerge:
         if merge.state is State.ASKING:
             starts = [start for start in starts_of(session) if start is not None]
             need = need_of(s.tops for s in starts)
-            body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
+            body = encode_takeover(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
         else:
-            body = say(DONE, merge.stamp, merge.client_id, at)
-        self._bus.send(merge.holder, REQUEST, body)
+            body = encode_takeover(DONE, merge.stamp, merge.client_id, at)
+        self._bus.send(merge.holder, SESSION_REQUEST, body)
 
     def _ask_again(self, merge: Merge, now: float) -> None:
         """Ask for the older session again, as its client has connected here once more: the bytes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 
 if TYPE_CHECKING:

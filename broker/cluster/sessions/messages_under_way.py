@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import offered, only
 from mqttree.broker.cluster.sessions.takeover_messages import MERGE

@@ -50,7 +50,6 @@ from mqttree.broker.cluster.sessions.pending_takeover import (
 from mqttree.broker.cluster.sessions.session_codec import SessionState
 from mqttree.broker.cluster.sessions.session_parts import Added
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    ANSWER,
     COMING,
     DONE,
     ENDED,
@@ -59,12 +58,13 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     MOVED,
     NEWER,
     NOTHING,
-    PART,
-    REQUEST,
     REST,
+    SESSION_ANSWER,
+    SESSION_PART,
+    SESSION_REQUEST,
     TAKE,
-    heard,
-    say,
+    decode_takeover,
+    encode_takeover,
 )
 from mqttree.broker.core.session_owner import KEPT, digest
 from mqttree.broker.wire.constants import ReasonCode
@@ -154,9 +154,9 @@ class Takeover:
         self._pinned_entries = pinned_entries
         self._merging = merging
         self._actions = self._action_table()
-        bus.receive(REQUEST, self._requested)
-        bus.receive(ANSWER, self._on_answer)
-        bus.receive(PART, self._part)
+        bus.receive(SESSION_REQUEST, self._requested)
+        bus.receive(SESSION_ANSWER, self._on_answer)
+        bus.receive(SESSION_PART, self._part)
 
     def _action_table(self) -> dict[Action, Callable[[PendingTakeover, float], None]]:
         """Return what is called for each action of the table of states."""
@@ -260,7 +260,7 @@ class Takeover:
         written = request != DONE or self._node.journal.has(pending.lsn)
         if request is not None and written:
             whose = digest(pending.handshake.owner)
-            body = say(
+            body = encode_takeover(
                 request,
                 pending.stamp,
                 pending.client_id,
@@ -268,7 +268,7 @@ class Takeover:
             )
             if request == REST:
                 body += encode_vector(pending.need)
-            self._bus.send(pending.holder, REQUEST, body)
+            self._bus.send(pending.holder, SESSION_REQUEST, body)
 
     def _check(self, pending: PendingTakeover, now: float) -> None:
         """Ask again for parts that were lost, until the holder has been silent for too long."""
@@ -364,7 +364,7 @@ class Takeover:
     # ---------------------------------------------------------------- taking: answers
 
     def _on_answer(self, sender: bytes, body: bytes, now: float) -> None:
-        answer, stamp, client_id, rest = heard(body)
+        answer, stamp, client_id, rest = decode_takeover(body)
         pending = self._pending.get(client_id)
         if pending is None or pending.holder != sender or pending.stamp != stamp:
             self._merging.answered(sender, answer, stamp, client_id)
@@ -388,7 +388,7 @@ class Takeover:
         self._ask(pending, now)
 
     def _part(self, sender: bytes, body: bytes, now: float) -> None:
-        what, stamp, client_id, rest = heard(body)
+        what, stamp, client_id, rest = decode_takeover(body)
         pending = self._pending.get(client_id)
         if what == MERGE:
             self._merging.part(sender, stamp, client_id, rest, now)
@@ -538,7 +538,7 @@ class Takeover:
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
         """Take the request of a taker. If it has a newer connection of a client that waits here for
         the same session, the one here is given up."""
-        _, stamp, client_id, rest = heard(body)
+        _, stamp, client_id, rest = decode_takeover(body)
         pending = self._pending.get(client_id)
         if (
             pending is not None

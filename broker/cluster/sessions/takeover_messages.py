@@ -21,7 +21,7 @@ import struct
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
-REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
+SESSION_REQUEST, SESSION_ANSWER, SESSION_PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""
 
 TAKE, REST, DONE, MERGE = 1, 2, 3, 4
@@ -33,14 +33,14 @@ NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 _HEAD = struct.Struct(">BQH")
 
 
-def say(what: int, stamp: int, client_id: str, rest: bytes = b"") -> bytes:
+def encode_takeover(what: int, stamp: int, client_id: str, rest: bytes = b"") -> bytes:
     """Encode a request, an answer or a part. `what`: which of them; `stamp`: of the taker's
     connection; `client_id`: of the session; `rest`: what follows."""
     name = client_id.encode()
     return _HEAD.pack(what, stamp, len(name)) + name + rest
 
 
-def heard(body: bytes) -> tuple[int, int, str, bytes]:
+def decode_takeover(body: bytes) -> tuple[int, int, str, bytes]:
     """Decode the same: (what, stamp, client id, rest).
 
     Raises:

@@ -9,7 +9,8 @@ and are not covered are given to its members, in order, in steps. Until that is 
 no new messages, which would overtake the old ones. The old messages are kept here even when they
 leave the log: large messages empty it before an answer arrives behind them over a slow link.
 
-    to one broker   ASK: u48 time, group ids    TOLD: the same time, group id, u32 age (ms) for each
+    GROUP_ASK    to one broker: u48 time, group ids
+    GROUP_AGES   its answer: the same time; for each, group id and u32 age (ms)
 
 The time (ms) is that of the question, by the clock of the broker that asks: the age in an answer
 counts from its own question, even if another one was sent since, as members came and went.
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.ports import Journal
 
-ASK, TOLD = 13, 14
+GROUP_ASK, GROUP_AGES = 13, 14
 """Kinds of messages to one broker."""
 
 STEP = 500
@@ -218,8 +219,8 @@ class Catchup:
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
         self._at = 0.0  # s; when that is due
-        bus.receive(ASK, self._ask_received)
-        bus.receive(TOLD, self._told_received)
+        bus.receive(GROUP_ASK, self._ask_received)
+        bus.receive(GROUP_AGES, self._ages_received)
 
     def attach_journal(self, journal: Journal) -> None:
         """Record in `journal` what groups have got, from now on."""
@@ -437,7 +438,7 @@ class Catchup:
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._bus.send(broker_id, ASK, encode_time(now) + b"".join(asked))
+                    self._bus.send(broker_id, GROUP_ASK, encode_time(now) + b"".join(asked))
                     self._alarm.hurry(now)
                 more = more or asking.due(now)
             # Otherwise it was cut off before it could answer: it is asked once more when it is
@@ -454,17 +455,17 @@ class Catchup:
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         size = len(body) - TIME_SIZE
         if size < 0 or size % GROUP_ID_SIZE or size > MAX_CHOICES * GROUP_ID_SIZE:
-            raise MalformedPacket("ASK for the age of groups is truncated")
+            raise MalformedPacket("GROUP_ASK for the age of groups is truncated")
         found = [body[:TIME_SIZE]]
         for at in range(TIME_SIZE, len(body), GROUP_ID_SIZE):
             group_id = body[at : at + GROUP_ID_SIZE]
             age = 0.0 if group_id not in self._since else now - self._since[group_id]
             found.append(group_id + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
-        self._bus.send(sender, TOLD, b"".join(found))
+        self._bus.send(sender, GROUP_AGES, b"".join(found))
 
-    def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
+    def _ages_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:
-            raise MalformedPacket("TOLD with the age of groups is truncated")
+            raise MalformedPacket("GROUP_AGES with the age of groups is truncated")
         asking = self._asked.get(sender, Asking())
         asked = min(now, int.from_bytes(body[:TIME_SIZE], "big") / 1000)
         group_ids: dict[bytes, float] = {}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import find
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.codec import split_key
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.sharing.assignment_ledger import (
     MAX_REASSIGNED,
     Ref,

@@ -21,9 +21,9 @@ from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
 from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.path_costs import link_cost
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 from mqttree.broker.cluster.strategy.published_topics import (

@@ -33,8 +33,8 @@ from mqttree.broker.cluster.events import (
     OriginLost,
     RouteChanged,
 )
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.astray_brokers import AstrayBrokers
 from mqttree.broker.cluster.strategy.new_filters import NewFilters
 from mqttree.broker.cluster.strategy.path_change import (

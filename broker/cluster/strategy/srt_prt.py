@@ -18,9 +18,9 @@ from typing import Any, Final
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkDown, LinkUp
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.control_records import FILTERS, PUBADV
 from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.interest_table import remembering
 from mqttree.broker.cluster.strategy.ports import Delivery, Entry, LinkedBroker
 from mqttree.broker.cluster.strategy.published_topics import (

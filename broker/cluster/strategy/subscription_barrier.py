@@ -42,9 +42,9 @@ from mqttree.broker.cluster.events import (
     LinkUp,
     RouteChanged,
 )
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
 from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.cluster.strategy.ports import Delivery
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy

@@ -21,8 +21,8 @@ from mqttree.broker.cluster.events import (
     LinkUp,
     RouteChanged,
 )
-from mqttree.broker.cluster.link.codec import split_key
 from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.path_costs import PathCostSettings
 from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker

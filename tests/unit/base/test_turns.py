@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from mqttree.broker.base.turns import PAUSE
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_feed import SEARCH_STEPS_PER_TURN
 from mqttree.broker.core.subscribe import MAX_WILDCARD_FORMS, PIECES

@@ -13,8 +13,8 @@ from mqttree.bench.lab.federator_traffic import FederatorTraffic
 from mqttree.bench.lab.network import Meter
 from mqttree.bench.lab.tap import MAX_HELD, Seen, Stream, Talk, Tap
 from mqttree.bench.load import packets
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.federator.codec import encode
 from mqttree.federator.messages import CoreAnnouncement, Data, Membership, PublicationId
 from mqttree.federator.settings import Codec

@@ -14,8 +14,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.directory.link_state_directory import GROUP, POST_INTERVAL, Changes
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.control_records import ROUTED
-from mqttree.broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE
+from mqttree.broker.cluster.sharing.catchup import ASKED, GROUP_ASK, PATIENCE, RETRY, TIME_SIZE
 from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.core.wildcard_forms import filter_memory
@@ -180,7 +179,7 @@ def test_announcements_handled_in_pieces_end_as_brokers_say(
 
 def asked(neighbour: Neighbour) -> list[bytes]:
     """Marks that the node has asked for."""
-    bodies = [body[18 + TIME_SIZE :] for body in neighbour.records(ROUTED) if body[17] == ASK]
+    bodies = [body[TIME_SIZE:] for body in neighbour.routed(GROUP_ASK)]
     return [body[at : at + 6] for body in bodies for at in range(0, len(body), 6)]
 
 
@@ -218,7 +217,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
 def test_a_malformed_question_or_answer_is_refused(size: int) -> None:
     world = lone(link_timeout=60_000.0)
     catchup = world.node.cluster.catchup
-    for received in (catchup._ask_received, catchup._told_received):
+    for received in (catchup._ask_received, catchup._ages_received):
         with pytest.raises(MalformedPacket):
             received(bid(101), bytes(size), world.now)
 

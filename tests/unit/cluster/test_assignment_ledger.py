@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sharing.assignment_ledger import (
     Assignment,
     Ledger,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import LAST, Ranges, merge
 from mqttree.broker.cluster.delivery.answers import (
-    ANSWER,
-    ASK,
     CHUNK,
-    PIECE,
+    FEED_ANSWER,
+    FEED_ASK,
+    FEED_PIECE,
     named,
     parts_of,
 )
@@ -31,9 +31,9 @@ from mqttree.broker.cluster.delivery.replay_log import (
     wanted_parts,
 )
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages, numbers_at
-from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.message_batch import MessageBatch, read_messages
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.session_codec import WAITING, Item
@@ -55,6 +55,7 @@ from tests.kit.link_harness import (
     entry_of,
     lone,
     ping,
+    routed,
     some_link,
 )
 from tests.kit.node_harness import World
@@ -300,12 +301,8 @@ def asked(world: World, neighbour: Neighbour, low: int, high: int) -> tuple[list
     that is all, and whether there are more."""
     head = bytes(16) + (1_000).to_bytes(4, "big") + b"\0"
     body = head + low.to_bytes(6, "big") + high.to_bytes(6, "big")
-    neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)))
-    parts = [
-        text[18:]
-        for kind, text in neighbour.control()
-        if kind == ROUTED and text[17] in (ANSWER, PIECE)
-    ]
+    neighbour.send(routed(FEED_ASK, body))
+    parts = neighbour.routed(FEED_ANSWER, FEED_PIECE)
     data = b"".join(part[27:] for part in parts)[7:]
     found = [
         (batch.key, number, m.topic, m.qos, m.payload)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST
-from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, FEED_PIECE
 from mqttree.broker.cluster.directory.link_state_directory import ROUTING
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import (
     AGES,
     DIRECTORY,
@@ -23,6 +22,7 @@ from mqttree.broker.cluster.link.control_records import (
     TOLD,
     UPTO,
 )
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
@@ -108,7 +108,7 @@ lies = st.one_of(
     ),
     st.builds(
         lambda s, n, b, r: routed(
-            ASK,
+            FEED_ASK,
             s
             + n.to_bytes(4, "big")
             + b.to_bytes(4, "big")
@@ -125,7 +125,7 @@ lies = st.one_of(
             kind,
             bytes(12) + n.to_bytes(4, "big") + i.to_bytes(4, "big") + bytes((f,)) + u48(t) + p + d,
         ),
-        st.sampled_from((ANSWER, PIECE)),
+        st.sampled_from((FEED_ANSWER, FEED_PIECE)),
         small,
         st.integers(0, 2),
         st.integers(0, 3),

@@ -10,8 +10,8 @@ import pytest
 
 from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.session_codec import (
     WAITING,
     Item,
@@ -21,13 +21,13 @@ from mqttree.broker.cluster.sessions.session_codec import (
 )
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    ANSWER,
     COMING,
     ENDED,
-    PART,
     REST,
+    SESSION_ANSWER,
+    SESSION_PART,
     TAKE,
-    say,
+    encode_takeover,
 )
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
@@ -75,8 +75,9 @@ class Holder:
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
         pull = self.world.node.cluster.takeover._pending["k"]
         for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
-            self.say(ANSWER, say(COMING, pull.stamp, "k"))
-            self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+            self.say(SESSION_ANSWER, encode_takeover(COMING, pull.stamp, "k"))
+            part = WHERE.pack(1, len(data), 0) + data
+            self.say(SESSION_PART, encode_takeover(what, pull.stamp, "k", part))
             self.world.advance(POST_INTERVAL)
             # What the session wants here is known everywhere.
             for told in self.neighbour.records(TOLD):
@@ -88,7 +89,7 @@ class Holder:
                 self.neighbour.send(passed)
         self.written = copy_of(self.world.files)
         meanwhile(self.world)
-        self.say(ANSWER, say(ENDED, pull.stamp, "k"))
+        self.say(SESSION_ANSWER, encode_takeover(ENDED, pull.stamp, "k"))
 
     def say(self, kind: int, body: bytes) -> None:
         """Say something to this broker alone."""

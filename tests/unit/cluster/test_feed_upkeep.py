@@ -7,22 +7,32 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, FEED_PIECE
 from mqttree.broker.cluster.delivery.answers import LOOKS
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
 from mqttree.broker.cluster.directory.link_state_directory import INTEREST
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from mqttree.broker.cluster.link.message_batch import read_messages
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from mqttree.routing.link_state import LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.kit.core import needs_python
-from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, entry_of, lone, message, ping
+from tests.kit.link_harness import (
+    OWN,
+    Neighbour,
+    batch_entry,
+    bid,
+    entry_of,
+    lone,
+    message,
+    ping,
+    routed,
+)
 from tests.kit.node_harness import World
 
 
@@ -38,7 +48,7 @@ def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
 
 
 def asks(neighbour: Neighbour) -> list[bytes]:
-    return [body for body in neighbour.records(ROUTED) if body[17] == ASK]
+    return [body for body in neighbour.records(ROUTED) if body[17] == FEED_ASK]
 
 
 @pytest.fixture
@@ -113,13 +123,12 @@ def test_a_neighbour_cannot_have_the_log_searched_without_end(
 
     monkeypatch.setattr(type(log), "own", counting)
     body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + (1).to_bytes(6, "big") * 2
-    question = (ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)
-    neighbour.send(ping(*[question] * 2000))
+    neighbour.send(routed(FEED_ASK, *[body] * 2000))
     assert neighbour.up
     assert 300 < searched[0] <= 500
     world.advance(10)
     before = searched[0]
-    neighbour.send(ping(question))
+    neighbour.send(routed(FEED_ASK, body))
     assert searched[0] == before + 1
 
 
@@ -159,12 +168,8 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
             + begin.to_bytes(6, "big")
             + count.to_bytes(6, "big")
         )
-        neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)))
-        (answer,) = [
-            text[18:]
-            for kind, text in neighbour.control()
-            if kind == ROUTED and text[17] in (ANSWER, PIECE)
-        ]
+        neighbour.send(routed(FEED_ASK, body))
+        (answer,) = neighbour.routed(FEED_ANSWER, FEED_PIECE)
         begin = int.from_bytes(answer[21:27], "big") + 1
         got += [int(message.payload) for _, _, message in read_messages(answer[34:], world.now)]
         answers += 1
@@ -216,7 +221,7 @@ def test_neighbours_hear_of_a_path_change_ahead_of_its_messages(world: World) ->
     answer = (
         bid(103)
         + bid(101)
-        + bytes((0, ANSWER))
+        + bytes((0, FEED_ANSWER))
         + bytes(12)
         + bytes(4)
         + bytes(4)

@@ -11,8 +11,14 @@ from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
 from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, MAX_QUIET_ORIGINS
 from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, ORIGINS, SEEN, WANT
+from mqttree.broker.cluster.link.control_records import (
+    MAX_PING_PAYLOAD,
+    ORIGINS,
+    SEEN,
+    WANT,
+    WANT_DONE,
+)
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role
@@ -135,7 +141,7 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
     assert len(wanted.gaps) <= MAX_GAPS
     assert not second.link().live
     for neighbour in (first, third):
-        neighbour.send(ping((DONE, wants[0][:4])))
+        neighbour.send(ping((WANT_DONE, wants[0][:4])))
     assert second.link().live
     window = world.node.cluster.forwarder.vector[key]
     assert len(window.gaps) <= MAX_GAPS

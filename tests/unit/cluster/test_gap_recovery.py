@@ -31,7 +31,7 @@ from mqttree.broker.cluster.delivery.orphans import Orphans
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 from mqttree.broker.cluster.delivery.tree_paths import HOLD, SPLIT
 from mqttree.broker.cluster.events import ClusterEvents, RouteChanged
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
 from mqttree.broker.core.message import Message

@@ -10,24 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
-from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK, SessionState, decode_state
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
-    PART,
-    REQUEST,
     REST,
+    SESSION_PART,
+    SESSION_REQUEST,
     TAKE,
-    heard,
-    say,
+    decode_takeover,
+    encode_takeover,
 )
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.kit.link_harness import Neighbour, lone, routed
 from tests.unit.cluster.test_unicast_bus import known
 
 FILTERS = [f"t/{number}" for number in range(12)]
@@ -63,17 +62,16 @@ class Holding:
         return export is not None and export.data is None
 
     def ask(self, request: int, rest: bytes = b"") -> None:
-        body = say(request, self.stamp, "k", bytes(4) + digest(None) + rest)
-        self.neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, REQUEST)) + body)))
+        body = encode_takeover(request, self.stamp, "k", bytes(4) + digest(None) + rest)
+        self.neighbour.send(routed(SESSION_REQUEST, body))
         self.collect()
 
     def collect(self) -> None:
-        for body in self.neighbour.records(ROUTED):
-            if body[17] == PART:
-                what, stamp, _, rest = heard(body[18:])
-                number, size, at = WHERE.unpack_from(rest)
-                self.parts[what, stamp, number][at] = rest[WHERE.size :]
-                self.sizes[what, stamp, number] = size
+        for body in self.neighbour.routed(SESSION_PART):
+            what, stamp, _, rest = decode_takeover(body)
+            number, size, at = WHERE.unpack_from(rest)
+            self.parts[what, stamp, number][at] = rest[WHERE.size :]
+            self.sizes[what, stamp, number] = size
 
     def publish(self, number: int) -> None:
         self.sent += 1

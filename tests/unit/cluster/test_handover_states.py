@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
-from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.pending_handover import (
@@ -19,7 +18,6 @@ from mqttree.broker.cluster.sessions.pending_handover import (
 )
 from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    ANSWER,
     COMING,
     DONE,
     ENDED,
@@ -28,16 +26,17 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     MOVED,
     NEWER,
     NOTHING,
-    REQUEST,
     REST,
+    SESSION_ANSWER,
+    SESSION_REQUEST,
     TAKE,
-    heard,
-    say,
+    decode_takeover,
+    encode_takeover,
 )
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import World, connect_packet
 from tests.kit.state_tables import check_table
 from tests.unit.cluster.test_unicast_bus import known
@@ -124,11 +123,11 @@ class Holding:
     def ask(self, taker: int, request: int, later: int, *, owner: str | None = None) -> list[int]:
         """Send a request; returns the answers."""
         rest = encode_vector({}) if request in (REST, MERGE) else b""
-        body = say(request, self.stamp + later, "k", bytes(4) + digest(owner) + rest)
+        body = encode_takeover(request, self.stamp + later, "k", bytes(4) + digest(owner) + rest)
         neighbour = self.takers[taker]
         neighbour.take()
-        neighbour.send(ping((ROUTED, OWN + bid(101 + taker) + bytes((0, REQUEST)) + body)))
-        return [heard(body[18:])[0] for body in neighbour.records(ROUTED) if body[17] == ANSWER]
+        neighbour.send(routed(SESSION_REQUEST, body, sender=bid(101 + taker)))
+        return [decode_takeover(answer)[0] for answer in neighbour.routed(SESSION_ANSWER)]
 
     def turn(self, seconds: float = PAUSE) -> None:
         self.world.now += seconds

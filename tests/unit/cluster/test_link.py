@@ -14,18 +14,18 @@ from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
 from mqttree.broker.cluster.agenda import Agenda
 from mqttree.broker.cluster.delivery.resync import SEEN_INTERVAL_S
 from mqttree.broker.cluster.link.admission import MAX_HANDSHAKES
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
-    DONE,
     MEMBERS,
     ORIGINS,
     PING,
     SEEN,
     WANT,
+    WANT_DONE,
 )
 from mqttree.broker.cluster.link.handshake import AUTHENTICATION
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.topology import GOSSIP_INTERVAL_S, TOPOLOGY_CHANGES_PER_SECOND
 from mqttree.broker.core.effects import Dial
@@ -378,7 +378,7 @@ def test_a_neighbour_cannot_have_the_log_replayed_without_end() -> None:
         again.send(ping((WANT, bytes((0, 0, 2, number)) + wanted)))
         world.advance(1.0)
         again.send(ping())
-        assert DONE in [kind for kind, _ in again.control()], "once in a while it may"
+        assert WANT_DONE in [kind for kind, _ in again.control()], "once in a while it may"
 
 
 def test_thousands_of_made_up_members_are_neither_dialled_nor_gossiped() -> None:

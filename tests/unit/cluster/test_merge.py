@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.session_history import MergedHistory

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT
-from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.pending_merge import State
@@ -20,12 +19,19 @@ from mqttree.broker.cluster.sessions.session_codec import (
     encode_state,
 )
 from mqttree.broker.cluster.sessions.session_parts import split
-from mqttree.broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    DONE,
+    MERGE,
+    SESSION_PART,
+    SESSION_REQUEST,
+    decode_takeover,
+    encode_takeover,
+)
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import FakeClient
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -73,16 +79,12 @@ class Scene:
         state.origins = [None] * WAITS
         data = encode_state(state, self.world.now) + b"x" * bent
         for part in split(data, 1, 0, len(data)):
-            body = bytes((0, PART)) + say(MERGE, self.merge.stamp, "k", part)
-            self.one.send(ping((ROUTED, OWN + bid(101) + body)))
+            body = encode_takeover(MERGE, self.merge.stamp, "k", part)
+            self.one.send(routed(SESSION_PART, body))
 
     def requests(self) -> list[int]:
         """What the other broker was asked for since the last look."""
-        return [
-            heard(text[18:])[0]
-            for kind, text in self.one.control()
-            if kind == ROUTED and text[17] == REQUEST
-        ]
+        return [decode_takeover(body)[0] for body in self.one.routed(SESSION_REQUEST)]
 
     def end(self) -> None:
         """Until nothing is read any more."""

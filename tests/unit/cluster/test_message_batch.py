@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, lacked_parts
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.message_batch import (
     OLDEST,
     MessageBatch,
@@ -19,6 +18,7 @@ from mqttree.broker.cluster.link.message_batch import (
     encode_message,
     read_messages,
 )
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.message import Message, Stamp

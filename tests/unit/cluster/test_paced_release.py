@@ -15,7 +15,7 @@ from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property, Puback, Publish

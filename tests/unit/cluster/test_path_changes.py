@@ -8,8 +8,8 @@ import pytest
 
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.directory.link_state_directory import LINK, ROUTING
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.path_costs import RELAY
 from mqttree.broker.limits import Limits
 from mqttree.routing.link_state import LISTING

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cluster.directory.link_state_directory import LINK
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import PING, decode_records
 from mqttree.broker.cluster.link.link import ROUND_TRIPS
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.path_costs import (
     DELTA,
     GAMMA,

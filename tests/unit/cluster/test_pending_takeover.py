@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, CLIENT, POST_INTERVAL
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_codec import (
     READ_WORK,
@@ -19,13 +19,20 @@ from mqttree.broker.cluster.sessions.session_codec import (
 )
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover import SETTLE
-from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, REST, TAKE, say
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    ENDED,
+    REST,
+    SESSION_ANSWER,
+    SESSION_PART,
+    TAKE,
+    encode_takeover,
+)
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
-from tests.kit.link_harness import OWN, Neighbour, bid, let_through, lone, message, ping
+from tests.kit.link_harness import Neighbour, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -62,10 +69,10 @@ class Taking:
         self.pull = self.world.node.cluster.takeover._pending["k"]
         self.steps = 0
         data = encode_state(state, self.world.now)
-        self.say(PART, say(TAKE, self.pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
+        self.say(SESSION_PART, TAKE, WHERE.pack(1, len(data), 0) + data)
 
-    def say(self, kind: int, body: bytes) -> None:
-        self.neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, kind)) + body)))
+    def say(self, kind: int, what: int, rest: bytes = b"") -> None:
+        self.neighbour.send(routed(kind, encode_takeover(what, self.pull.stamp, "k", rest)))
 
     def step(self) -> None:
         """One turn of the loop."""
@@ -84,8 +91,8 @@ class Taking:
             if self.pull.state is State.RESTING:
                 rest = bytes(4)  # nothing came to the holder meanwhile
                 where = WHERE.pack(2, len(rest), 0)
-                self.say(PART, say(REST, self.pull.stamp, "k", where + rest))
-        self.say(ANSWER, say(ENDED, self.pull.stamp, "k"))
+                self.say(SESSION_PART, REST, where + rest)
+        self.say(SESSION_ANSWER, ENDED)
         for _ in range(100):
             self.step()
         return payloads(self.client)
@@ -174,7 +181,7 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
     )
     taking.pull, taking.client = taking.world.node.cluster.takeover._pending["k"], again
     data = encode_state(state_of(AMONG, 3), taking.world.now)
-    taking.say(PART, say(TAKE, taking.pull.stamp, "k", WHERE.pack(2, len(data), 0) + data))
+    taking.say(SESSION_PART, TAKE, WHERE.pack(2, len(data), 0) + data)
     assert taking.finish() == [b"w0", b"w1", b"w2"]
     taking.world.advance(1.0)
     assert set(taking.world.session("k").subscriptions) == set(AMONG)

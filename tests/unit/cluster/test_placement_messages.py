@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from mqttree.broker.cluster.placement.placement_messages import (
     MAX_BYTES,
     MAX_CLIENTS,
+    decode_answer,
+    decode_clients,
+    decode_question,
+    decode_rates,
+    decode_redirect,
     encode_answer,
     encode_clients,
     encode_question,
     encode_rates,
     encode_redirect,
-    read_answer,
-    read_clients,
-    read_question,
-    read_rates,
-    read_redirect,
 )
 from mqttree.broker.cluster.placement.traffic_entry import (
     COUNTS,
@@ -40,41 +40,41 @@ RATE = st.floats(0, 1e6, width=32)
 
 
 def test_questions_and_answers_are_read_as_they_were_written() -> None:
-    assert read_question(encode_question(7, 2, {"a": "ü"})) == (7, 2, {"a": "ü"})
-    assert read_answer(encode_answer(2**32 - 1, 503, [])) == (2**32 - 1, 503, [])
+    assert decode_question(encode_question(7, 2, {"a": "ü"})) == (7, 2, {"a": "ü"})
+    assert decode_answer(encode_answer(2**32 - 1, 503, [])) == (2**32 - 1, 503, [])
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b/c", "ü", "x" * 512]), RATE), RATE)
 def test_rates_are_read_as_they_were_written(rates: dict[str, float], rest: float) -> None:
     data = encode_rates([(topic.encode(), rate) for topic, rate in rates.items()], rest, 9)
-    assert read_rates(data) == (rates, rest, 9)
+    assert decode_rates(data) == (rates, rest, 9)
 
 
 def test_topics_without_room_count_with_the_others() -> None:
     rates = [(b"%d" % n + b"x" * 500, 1.0) for n in range(1200)] + [(b"y" * 513, 2.0)]
     data = encode_rates(rates, 0.0, 0)
     assert len(data) <= MAX_BYTES
-    found, rest, others = read_rates(data)
+    found, rest, others = decode_rates(data)
     assert len(found) + others == 1201
     assert sum(found.values()) + rest == 1202
 
 
 def test_clients_that_may_be_moved_are_read_as_they_were_written() -> None:
-    assert read_clients(encode_clients(7, [{"client": "ü"}])) == (7, [{"client": "ü"}])
-    assert read_clients(encode_clients(0, [])) == (0, [])
-    assert read_redirect(encode_redirect("ü", "h:1")) == ("ü", "h:1")
+    assert decode_clients(encode_clients(7, [{"client": "ü"}])) == (7, [{"client": "ü"}])
+    assert decode_clients(encode_clients(0, [])) == (0, [])
+    assert decode_redirect(encode_redirect("ü", "h:1")) == ("ü", "h:1")
 
 
 def test_clients_without_room_are_left_out() -> None:
     many = [{"client": f"c{n}", "subscribe": ["x" * 9000]} for n in range(90)]
     data = encode_clients(90, many)
     assert len(data) <= MAX_BYTES
-    connected, found = read_clients(data)
+    connected, found = decode_clients(data)
     assert connected == 90
     assert found == many[: len(found)]
     assert len(found) > 20
     few = encode_clients(200, [{"client": f"c{n}"} for n in range(200)])
-    assert len(read_clients(few)[1]) == MAX_CLIENTS
+    assert len(decode_clients(few)[1]) == MAX_CLIENTS
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_clients_without_room_are_left_out() -> None:
     ],
 )
 def test_what_says_no_clients_is_malformed(data: bytes) -> None:
-    for read in (read_clients, read_redirect):
+    for read in (decode_clients, decode_redirect):
         with pytest.raises(MalformedPacket):
             read(data)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_malformed_or_read(data: bytes) -> None:
-    for read in (read_question, read_answer, read_rates, read_clients, read_redirect):
+    for read in (decode_question, decode_answer, decode_rates, decode_clients, decode_redirect):
         try:
             read(data)
         except MalformedPacket:
@@ -111,12 +111,12 @@ def test_a_number_that_is_no_rate_is_malformed(rate: float) -> None:
     topic = struct.pack(">H", 1) + b"a" + struct.pack(">f", rate)
     for data in (struct.pack(">dI", rate, 0), struct.pack(">dI", 0.0, 0) + topic):
         with pytest.raises(MalformedPacket):
-            read_rates(data)
+            decode_rates(data)
 
 
 def test_json_that_is_nested_too_deeply_is_malformed() -> None:
     with pytest.raises(MalformedPacket):
-        read_question(b"\0\0\0\1\1" + b"[" * 100_000)
+        decode_question(b"\0\0\0\1\1" + b"[" * 100_000)
 
 
 def test_the_traffic_of_a_broker_is_read_as_it_was_written() -> None:

@@ -18,7 +18,7 @@ from mqttree.broker.cluster.delivery.remote_flow_control import (
 )
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits

@@ -7,8 +7,8 @@ import itertools
 
 from mqttree.broker.cluster.delivery.replay import ENTRIES_PER_STEP, TAKEN
 from mqttree.broker.cluster.events import LinkForwards
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.stp.bpdu import Role

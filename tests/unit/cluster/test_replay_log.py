@@ -16,7 +16,7 @@ from mqttree.broker.cluster.delivery.replay_log import (
     in_order,
     lacked_parts,
 )
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.limits import DEFAULTS, Limits
 

@@ -12,8 +12,8 @@ from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.base.hybrid_clock import LOGICAL
 from mqttree.broker.base.sequence_set import LAST
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.retained_comparison import (
     MAX_STEPS_UNDER_WAY,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import ReplayLog
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.message_batch import read_messages
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
     behind,

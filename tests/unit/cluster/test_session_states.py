@@ -16,7 +16,12 @@ from mqttree.broker.cluster.sessions.merge import ANSWERS as MERGE_ANSWERS
 from mqttree.broker.cluster.sessions.pending_merge import Merge
 from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
 from mqttree.broker.cluster.sessions.takeover import ANSWERS
-from mqttree.broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, MOVED, say
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    COMING,
+    ENDED,
+    MOVED,
+    SESSION_ANSWER,
+)
 from tests.kit.node_harness import World
 from tests.kit.state_tables import check_table
 from tests.unit.cluster.test_pending_takeover import STAMP, Taking, state_of
@@ -84,11 +89,11 @@ def test_an_input_that_a_state_does_not_expect_is_counted() -> None:
     """A holder that says that it has forgotten a session that is still to come changes nothing."""
     taking = Taking(state_of([], 0))
     state = taking.pull.state
-    taking.say(ANSWER, say(COMING, taking.pull.stamp, "k"))
+    taking.say(SESSION_ANSWER, COMING)
     assert not taking.world.counters.session_takeovers_unexpected
     expects = (state, pending_takeover.Input.ENDED) in pending_takeover.TRANSITIONS
     answer = MOVED if expects else ENDED
-    taking.say(ANSWER, say(answer, taking.pull.stamp, "k", bytes(8)))
+    taking.say(SESSION_ANSWER, answer, bytes(8))
     assert taking.pull.state is state
     assert taking.world.counters.session_takeovers_unexpected == 1
 
@@ -105,7 +110,7 @@ def test_whatever_a_holder_answers_the_client_gets_a_connack(
     """Let in, refused, or its connection is closed: no takeover is left behind."""
     taking = Taking(state_of(["a", "b/+"], 2))
     for answer, rest, turns in answers:
-        taking.say(ANSWER, say(answer, taking.pull.stamp, "k", rest))
+        taking.say(SESSION_ANSWER, answer, rest)
         for _ in range(turns):
             taking.step()
     for _ in range(60):

@@ -7,8 +7,8 @@ import pytest
 
 from mqttree.broker.base import costs
 from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, INTEREST, POST_INTERVAL
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import HEARD, TOLD
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.interest_table import LINGER
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LOST, MAX_PAUSE_S, PAUSE
 from mqttree.broker.limits import DEFAULTS, Limits

@@ -12,14 +12,14 @@ from mqttree.broker.cluster.delivery.answers import PART
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.tail_offers import (
-    LACK,
-    OFFER,
-    PIECE,
+    TAIL_LACK,
+    TAIL_OFFER,
+    TAIL_PIECE,
     decode_ranges,
     encode_ranges,
 )
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Message
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
@@ -72,7 +72,7 @@ def test_malformed_pieces_are_dropped(data: bytes) -> None:
         late._piece_received(FAR, head + bytes(4) + b"\1" + TOP + data, now, LINK)
     assert window.top == 0
     assert late._coming == 0
-    assert {OFFER, LACK, PIECE}.isdisjoint({13, 14, 16})
+    assert {TAIL_OFFER, TAIL_LACK, TAIL_PIECE}.isdisjoint({13, 14, 16})
 
 
 def test_pieces_that_never_end_are_forgotten() -> None:

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.delivery.answer_part import ANSWER, ASK, PIECE
+from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, FEED_PIECE
 from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
 from mqttree.broker.cluster.sessions.session_parts import WHERE
-from mqttree.broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
 from mqttree.broker.cluster.sessions.takeover_messages import (
     MOVED,
-    PART,
-    REQUEST,
     REST,
+    SESSION_ANSWER,
+    SESSION_PART,
+    SESSION_REQUEST,
     TAKE,
-    heard,
-    say,
+    decode_takeover,
+    encode_takeover,
 )
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from mqttree.routing.link_state import LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping
+from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping, routed
 from tests.kit.node_harness import World
 
 FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
-
-
-def routed(kind: int, body: bytes, sender: bytes = b"somebody") -> bytes:
-    return ping((ROUTED, OWN + sender + bytes((0, kind)) + body))
 
 
 def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes) -> None:
@@ -46,7 +42,19 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
 
 
 @pytest.mark.parametrize(
-    "kind", (ASK, ANSWER, PIECE, CHANGED, REQUEST, GIVEN, PART, BREAK, HOLD, 77)
+    "kind",
+    (
+        FEED_ASK,
+        FEED_ANSWER,
+        FEED_PIECE,
+        CHANGED,
+        SESSION_REQUEST,
+        SESSION_ANSWER,
+        SESSION_PART,
+        BREAK,
+        HOLD,
+        77,
+    ),
 )
 @pytest.mark.parametrize("body", (b"", b"\xff" * 9, b"\xff" * 40), ids=len)
 def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
@@ -55,7 +63,7 @@ def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
     world = lone(routing="interest")
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    neighbour.send(routed(kind, body))
+    neighbour.send(routed(kind, body, sender=b"somebody"))
     assert neighbour.up
     assert world.counters.link_garbage == 0
 
@@ -90,12 +98,8 @@ def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
 
 def asked(neighbour: Neighbour) -> list[tuple[int, bytes]]:
     """What the node answered about sessions: (answer, rest)."""
-    found = []
-    for body in neighbour.records(ROUTED):
-        if body[17] == GIVEN:
-            what, _, _, rest = heard(body[18:])
-            found.append((what, rest))
-    return found
+    found = [decode_takeover(body) for body in neighbour.routed(SESSION_ANSWER)]
+    return [(what, rest) for what, _, _, rest in found]
 
 
 def test_a_taker_starts_again_when_the_encoding_is_gone() -> None:
@@ -110,15 +114,15 @@ def test_a_taker_starts_again_when_the_encoding_is_gone() -> None:
     client.vanish()
     stamp = world.session("k").stamp + 1
     neighbour.take()
-    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
+    neighbour.send(routed(SESSION_REQUEST, encode_takeover(TAKE, stamp, "k", bytes(12))))
     world.node.cluster.handover.ended("k")
     world.connect("p").publish("a", b"between", 1)
     neighbour.take()
-    neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))
+    neighbour.send(routed(SESSION_REQUEST, encode_takeover(REST, stamp, "k", bytes(12))))
     assert asked(neighbour) == [(MOVED, OWN)]
-    neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
-    parts = [body[18:] for body in neighbour.records(ROUTED) if body[17] == PART]
-    assert b"between" in b"".join(heard(part)[3][WHERE.size :] for part in parts)
+    neighbour.send(routed(SESSION_REQUEST, encode_takeover(TAKE, stamp, "k", bytes(12))))
+    parts = neighbour.routed(SESSION_PART)
+    assert b"between" in b"".join(decode_takeover(part)[3][WHERE.size :] for part in parts)
 
 
 def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
@@ -130,7 +134,7 @@ def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
     fast.child()
     known(world, slow)
     slow.transport.capacity = 0
-    record = (ROUTED, bid(101) + b"somebody" + bytes((0, PART)) + bytes(500))
+    record = (ROUTED, bid(101) + b"somebody" + bytes((0, SESSION_PART)) + bytes(500))
     for _ in range(20):
         fast.send(ping(*[record] * 50))
     assert slow.conn.backlog_bytes < 60_000

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    MERGE,
+    SESSION_REQUEST,
+    TAKE,
+    encode_takeover,
+)
 from mqttree.broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
 from mqttree.broker.core.predecessor import MAX_SUCCESSORS, PREDECESSOR_MAX_S, PREDECESSOR_SILENCE_S
 from mqttree.broker.core.session_owner import ANONYMOUS, Entry
@@ -20,7 +25,7 @@ from mqttree.broker.wire import (
     Will,
     encode_packet,
 )
-from tests.kit.link_harness import Neighbour, bid, lone
+from tests.kit.link_harness import Neighbour, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known, routed
 
@@ -250,7 +255,7 @@ def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
     known(world, neighbour)
     assert not old.closed
     if kept:
-        neighbour.send(routed(REQUEST, say(TAKE, stamp, "c", bytes(12)), bid(101)))
+        neighbour.send(routed(SESSION_REQUEST, encode_takeover(TAKE, stamp, "c", bytes(12))))
     else:
         known(
             world, neighbour, number=2, **{"cc": Entry(0, stamp, stamp, stamp, ANONYMOUS).encode()}
@@ -292,13 +297,9 @@ def test_garbage_is_found_before_the_client_is_waited_for() -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour)
-    neighbour.send(
-        routed(
-            REQUEST,
-            say(MERGE, world.session("c").stamp + 1, "c", bytes(12) + b"no vector"),
-            bid(101),
-        )
-    )
+    stamp = world.session("c").stamp + 1
+    body = encode_takeover(MERGE, stamp, "c", bytes(12) + b"no vector")
+    neighbour.send(routed(SESSION_REQUEST, body))
     world.advance(1)
     assert "SEEN record is truncated; dropped" in "".join(world.logged)
     assert not old.closed

@@ -13,9 +13,9 @@ from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import merge
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import NEVER, Looked, ReplayLog
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import SEEN
 from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.core.message import encode_halves
 from mqttree.broker.core.publish_run import PublishRun

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from mqttree.broker.core.retained_store import TOMBSTONE_AGE_S, Change, RetainedStore

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mqttree.broker.cluster.delivery.answers import parts_of
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.events import MemberGone
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from mqttree.broker.node import Node

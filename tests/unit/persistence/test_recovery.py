@@ -18,7 +18,7 @@ from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import oldest
-from mqttree.broker.cluster.link.codec import origin_key
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
 from mqttree.broker.core.retained_index import place_of
 from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart

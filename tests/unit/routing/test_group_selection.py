@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.directory.link_state_directory import GROUP
-from mqttree.broker.cluster.link.codec import origin_key
-from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.message_batch import (
     MessageBatch,
     choice_of,
@@ -19,6 +17,7 @@ from mqttree.broker.cluster.link.message_batch import (
     encode_message,
     read_messages,
 )
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.sharing.assignments import (
     CLAIM,
@@ -51,7 +50,16 @@ from mqttree.routing.group_selection import (
     parse_key,
 )
 from tests.kit.effort import examples
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message, ping
+from tests.kit.link_harness import (
+    FAR,
+    OWN,
+    Neighbour,
+    bid,
+    let_through,
+    lone,
+    message,
+    routed,
+)
 from tests.kit.node_harness import FakeClient, World
 
 KEY = origin_key(FAR, 1)
@@ -346,7 +354,7 @@ def named(
 def rule(broker: Neighbour, ruling: int, number: int) -> None:
     """Broker 101 answers a claim."""
     (body,) = encode_refs([(ruling, (origin_key(bid(101), 2_000), number, GROUP_ID))])
-    broker.send(ping((ROUTED, OWN + bid(101) + bytes((0, RULING)) + body)))
+    broker.send(routed(RULING, body))
 
 
 ME = OWN + (1_000).to_bytes(4, "big")
@@ -474,7 +482,7 @@ def test_false_statements_about_shared_subscriptions_do_no_harm(
     post(world, 101, 1)
     one.send(named(b"|x", ME, 1, qos=2))
     for kind, body in said:
-        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, kind)) + body)))
+        one.send(routed(kind, body))
         world.advance(0.1)
     assert one.up
     assert [p.payload for p in client.take_publishes()] in ([], [b"|x"])
@@ -570,7 +578,7 @@ def test_messages_given_back_beyond_the_ledger_are_counted() -> None:
     key = world.node.cluster.forwarder.key
     for operation in (DECLINE, DENY):
         (body,) = encode_refs([(operation, (key, number, GROUP_ID)) for number in range(1, 6)])
-        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body)))
+        one.send(routed(REPORT, body))
         world.advance(0.1)
     # Three were never kept; two wait for a member, and are not given back by those who do not have
     # them.
@@ -604,7 +612,7 @@ def test_publishers_wait_for_members_elsewhere_and_go_on() -> None:
 def reported(operation: int, key: bytes, numbers: range) -> bytes:
     """What broker 101 says of messages, in as many records as it takes."""
     bodies = encode_refs([(operation, (key, number, GROUP_ID)) for number in numbers])
-    return ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in bodies))
+    return routed(REPORT, *bodies)
 
 
 @pytest.mark.parametrize("operation", [DECLINE, DENY, UNKNOWN])

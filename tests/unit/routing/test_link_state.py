@@ -7,7 +7,7 @@ import pytest
 
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.routing.link_state import (
-    ASK,
+    ASK_LISTINGS,
     CHANGES,
     LISTING,
     STAMPS,
@@ -231,7 +231,7 @@ def test_nothing_circulates_in_a_loop() -> None:
     [
         b"",
         bytes((STAMPS,)) + b"short",
-        bytes((ASK,)) + bytes(21),
+        bytes((ASK_LISTINGS,)) + bytes(21),
         bytes((LISTING,)) + bytes(20),
         bytes((LISTING,)) + bytes(21) + b"\0\0\0\x01\0\0\0\x01k",
         bytes((CHANGES,)) + bytes(27),

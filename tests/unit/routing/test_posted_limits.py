@@ -9,12 +9,12 @@ import pytest
 
 from mqttree.broker.cluster.directory.link_state_directory import GROUP, INTEREST
 from mqttree.broker.cluster.events import LinkForwards
-from mqttree.broker.cluster.link.codec import origin_key
 from mqttree.broker.cluster.link.control_records import DIRECTORY
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.routing.group_selection import encode_standing, group_key
-from mqttree.routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
+from mqttree.routing.link_state import ASK_LISTINGS, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
 from mqttree.routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.kit.node_harness import World
@@ -78,7 +78,7 @@ def well_subscribed() -> tuple[World, Neighbour]:
 def test_asking_for_a_listing_again_and_again_brings_it_once_at_a_time() -> None:
     world, liar = well_subscribed()
     whole = sum(len(key) + 8 for key in world.node.cluster.directory.database.own.entries)
-    liar.send(ping((DIRECTORY, bytes((ASK,)) + (OWN + bytes(12)) * 10_000)))
+    liar.send(ping((DIRECTORY, bytes((ASK_LISTINGS,)) + (OWN + bytes(12)) * 10_000)))
     assert (
         world.most(1.0, lambda: int(world.counters.link_bytes_data) + len(liar.transport.written))
         <= 2 * AT_ONCE
@@ -90,7 +90,7 @@ def test_a_neighbour_that_reads_nothing_gets_no_more_listings() -> None:
     world, liar = well_subscribed()
     liar.transport.capacity = 1000
     for _ in range(100):
-        liar.send(ping((DIRECTORY, bytes((ASK,)) + OWN + bytes(12))))
+        liar.send(ping((DIRECTORY, bytes((ASK_LISTINGS,)) + OWN + bytes(12))))
         world.advance(0.05)
     assert liar.conn.backlog_bytes <= DEFAULTS.pieces_backlog + 2 * AT_ONCE
 
