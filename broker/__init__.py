@@ -16,8 +16,7 @@ The packages are floors; each may import from those below it only, and import-li
 Three packages beside this one, below `config`, know nothing of a broker: `routing` (filters and
 paths), `stp` (the spanning tree), `discovery` (finding brokers). Read `core` first, then `cluster`.
 
-`server` has the amqtt-compatible `Broker` under its former name. `leg`, a session at a foreign
-broker, stands beside these floors, below `config`.
+`leg`, a session at a foreign broker, stands beside these floors, below `config`.
 """
 
 import os

@@ -171,7 +171,7 @@ class Node:
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
         """Note that `conn` is closed, by either side; harmless when repeated. `reason`: for the
         log; `now`: s."""
-        self.connection_registry.lost(conn, reason, now)
+        self.connection_registry.connection_lost(conn, reason, now)
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
         """Take a datagram (`data`) of the discovery group from `source` (host, port) at `now`
@@ -246,7 +246,7 @@ class Node:
 
     def client_came(self, client: Client, now: float) -> None:
         """Count a client that is connected, and note at `now` (s) that it came."""
-        self.clients.came(client, now)
+        self.clients.on_client_connected(client, now)
 
     def client_gone(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""

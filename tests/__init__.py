@@ -38,6 +38,6 @@ A federation on a virtual clock, which splits and heals:
     row.join()                          # until all agree again
     row.until(lambda: subscriber.payloads == [b"missed"])
 
-`World.block` cuts two brokers apart, `Host.kill`, `pause` and `leave` do what their names say; a
-schedule with drawn faults and all checkers is `sim.schedule`.
+`World.block` cuts two brokers apart, `World.limit_rate` makes a link slow, `Host.kill`, `pause` and
+`leave` do what their names say; a schedule with drawn faults and all checkers is `sim.schedule`.
 """

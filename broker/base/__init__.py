@@ -7,7 +7,8 @@ machine has), `version` and `core_build` (whether the compiled core runs).
 * `counters`: what `/metrics` and `/api/v1/federation` show; `log_limit` keeps peers from filling
   logs; `log_format` makes lines or JSON of them.
 * Time: `timers`, `timer_wheel`, `deadlines`, `hybrid_clock` (time of day and order of events in one
-  number), `rate_limit`, `turns` (how much is done in one turn of the event loop).
+  number, also where the clocks of brokers differ), `rate_limit`, `turns` (how much is done in one
+  turn of the event loop).
 * Names and keys: `address`, `broker_id`, `broker_key` (proves an id), `link_keys` (what the cluster
   secret becomes).
 * `sequence_set`: sets of sequence numbers as ranges.

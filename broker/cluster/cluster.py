@@ -18,7 +18,7 @@ from mqttree.broker.core.effects import Dial
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import AbsentMembers
 
-ALONE = 10.0
+ALONE_S = 10.0
 """s without any word of another broker after which nothing is kept for others, by a broker that has
 never met one: long enough to find those that run."""
 
@@ -109,7 +109,7 @@ class Cluster(ClusterParts):
         ):
             self._alone_since = now
             self.node.federated = True
-        elif self._alone_since + ALONE < now:
+        elif self._alone_since + ALONE_S < now:
             self.node.federated = False
         self.acks.tick(now)
         self.absent_members.tick(now)

@@ -511,7 +511,7 @@ class ClusterParts:
                 lambda now: self.topology.change_deadline(),
                 self.topology.gossip_deadline,
             ),
-            suspended=(self.gap_recovery.process_was_suspended, self.link_registry.on_suspended),
+            suspended=(self.gap_recovery.on_suspended, self.link_registry.on_suspended),
         )
 
     def attach_journal(self, journal: Journal) -> None:

@@ -57,7 +57,7 @@ Longer: there is none."""
 ASK_INTERVAL_S = 0.2
 """s between two questions to a neighbour what has been there."""
 
-STEP = 0.05
+STEP_S = 0.05
 """s between two steps."""
 REPLAY = 4
 """answers in a row of a neighbour that lacks messages, after which they are sent again: those that
@@ -253,7 +253,7 @@ class Drain:
         }
         step.get(self.state, self._confirm)(now)
         if self.state != "done":
-            self._node.timers.schedule(now + STEP, self._step)
+            self._node.timers.schedule(now + STEP_S, self._step)
 
     def _enter(self, state: str, now: float) -> None:
         self.state = state
@@ -271,7 +271,7 @@ class Drain:
         while due >= 1 and self._clients:
             conn = self._clients.popleft().conn
             client = None if conn is None else conn.owner
-            if not isinstance(client, Client) or redirector.leaves(client.session.client_id):
+            if not isinstance(client, Client) or redirector.is_leaving(client.session.client_id):
                 continue
             self._turned += 1
             due -= 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CALL_PAUSE = 1.0
 """s between two dials to the address of the other one: false announcements cause no more dials."""
-GONE = 5.0
+GONE_S = 5.0
 """s after the last proof of the other one until it counts as gone: longer than a dial takes to
 fail."""
 
@@ -101,7 +101,7 @@ class IdConflict:
         # This broker was stopped: that says nothing about the other one.
         if now > self._call_at + CALL_PAUSE:
             self._proven_at = now
-        if self._proven_at + GONE <= now:
+        if self._proven_at + GONE_S <= now:
             self.refuses_clients = False
             self._report.log(
                 "warning",

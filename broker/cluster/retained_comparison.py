@@ -58,10 +58,10 @@ MAX_LIST = 65_536
 FULL = 0x80
 """In the first byte of a section: its sender has no room for topics that it lacks."""
 
-BUSY = 0.05
+BUSY_S = 0.05
 """s until a link with queued messages is tried again: those go first."""
 
-MISSED = 1.0
+MISSED_S = 1.0
 """s until a comparison with a neighbour to which a message could not be passed on."""
 
 
@@ -166,7 +166,7 @@ class RetainedComparison:
 
     def bringing(self, now: float) -> bool:
         """Return whether messages that were missing here still come at `now` (s)."""
-        return now < self._restored + MISSED
+        return now < self._restored + MISSED_S
 
     def pass_on(
         self, source: Link | None, data: bytes, now: float, paths: Sequence[Link] = ()
@@ -185,7 +185,7 @@ class RetainedComparison:
             if (
                 link.conn.backlog
                 or link.conn.paused
-                or (known is not None and known.brings + MISSED > now)
+                or (known is not None and known.brings + MISSED_S > now)
             ):
                 self._compare_later(link, now)
             else:
@@ -201,7 +201,7 @@ class RetainedComparison:
     def _compare_later(self, link: Link, now: float) -> None:
         comparison = self._comparison(link, now)
         comparison.again = True
-        self._arm(comparison, now + MISSED)
+        self._arm(comparison, now + MISSED_S)
 
     def _send(self, link: Link, data: bytes) -> None:
         link.conn.send(data)
@@ -365,7 +365,7 @@ class RetainedComparison:
         if comparison.number - comparison.taken >= MAX_STEPS_UNDER_WAY:
             return  # `marked` goes on
         if link.conn.backlog or link.conn.paused:
-            self._arm(comparison, now + BUSY)
+            self._arm(comparison, now + BUSY_S)
             return
         sent = comparison.sent
         sections = self._send_jobs(comparison, now)
@@ -374,8 +374,8 @@ class RetainedComparison:
             link.send_mark(comparison.number)
         if comparison.jobs or comparison.places:
             self._arm(comparison, now + STEP_INTERVAL_S * (2 if sections else 1))
-        elif comparison.again and self._restored + MISSED > now:
-            self._arm(comparison, now + MISSED)
+        elif comparison.again and self._restored + MISSED_S > now:
+            self._arm(comparison, now + MISSED_S)
         elif comparison.again:
             comparison.again = False
             self._tell(comparison)

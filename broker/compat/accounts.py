@@ -51,7 +51,7 @@ class Accounts:
         self._describe(account, conn, connect)
         return account
 
-    def answered(self, connect: Connect) -> None:
+    def forget(self, connect: Connect) -> None:
         """Forget the account of a client that was refused, or has disconnected."""
         self._connecting.pop(id(connect), None)
 

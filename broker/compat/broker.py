@@ -315,7 +315,7 @@ class Broker(BrokerService, BrokerApi):
 
     def _on_answer(self, effect: Effect) -> None:
         if isinstance(effect, Authenticate):
-            self.accounts.answered(effect.connect)
+            self.accounts.forget(effect.connect)
 
     def _show_outboxes(self, outlets: Sequence[Connection | DeliveryQueue]) -> None:
         """Show plugins the packets that go to clients. A session shares its connection's outbox."""

@@ -73,7 +73,7 @@ class BridgePackets(ClientPackets):
         self.pause = FIRST_PROBE_INTERVAL_S  # s until the next probe
         self.probe_at = 0.0
         self.probe_topic = b""  # of its last probe
-        node.bridges.came(self)
+        node.bridges.on_bridge_connected(self)
 
     def packets(self, data: bytes, now: float) -> int:
         """Handle the whole packets at the start of `data`; returns the bytes used. `now`: s."""
@@ -99,7 +99,7 @@ class Bridges:
         broker."""
         return self._refused
 
-    def came(self, client: BridgePackets) -> None:
+    def on_bridge_connected(self, client: BridgePackets) -> None:
         """Note that a bridge is connected. All are soon probed again, as what leads where may
         have changed."""
         clients = self._clients

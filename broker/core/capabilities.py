@@ -79,7 +79,7 @@ class ReceiveWindow:
         self._left &= incoming
         return len(incoming) - len(self._left) >= self.maximum
 
-    def check(self, incoming: set[int], packet_id: int) -> None:
+    def check_receive_maximum(self, incoming: set[int], packet_id: int) -> None:
         """Raise ProtocolViolation (0x93) for a PUBLISH at QoS 1 or 2 too many (MQTT-3.3.4-7)."""
         if packet_id in incoming:
             self._left.discard(packet_id)  # repeated here: counts now

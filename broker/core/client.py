@@ -305,7 +305,7 @@ class Client(Owner):
         self.shut(ReasonCode.KEEP_ALIVE_TIMEOUT)
         return None
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Note that the connection broke: the will is due."""
         self.node.client_gone(self)
 

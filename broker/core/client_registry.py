@@ -76,7 +76,7 @@ class ClientRegistry:
         """Make a client id for a client that brought none (MQTT-3.1.3-6)."""
         return f"mqttree-{self._rng.getrandbits(80):020x}"
 
-    def came(self, client: Client, now: float) -> None:
+    def on_client_connected(self, client: Client, now: float) -> None:
         """Note that a client is connected; `now`: s."""
         broker = self._broker
         broker.counters.connects += 1

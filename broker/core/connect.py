@@ -262,7 +262,7 @@ class ConnectHandshake(Owner):
         conn = self.conn
         if self.waits_for is not wait:
             return
-        conn.answered()
+        conn.on_answer()
         if not conn.closed and not conn.closing:
             self._go(answer)
         if not conn.waiting:  # for something else
@@ -690,7 +690,7 @@ class ConnectHandshake(Owner):
 
     # ---------------------------------------------------------------- end
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Do nothing: no session or link had begun."""
         self.node.connection_registry.handshake_over(self)
 

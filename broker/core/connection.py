@@ -102,7 +102,7 @@ class Owner:
         """
         raise NotImplementedError
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Note that the connection is gone; called once.
 
         Raises NotImplementedError: this class handles nothing.
@@ -356,10 +356,10 @@ class Connection:
         return self.state.closed
 
     def wait(self) -> None:
-        """Handle nothing more before the answer to an effect (`answered`, `resume`)."""
+        """Handle nothing more before the answer to an effect (`on_answer`, `resume`)."""
         self._on(Input.WAIT)
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         """Note that the answer has come. What came meanwhile is handled by `resume`."""
         self._on(Input.ANSWERED)
 
@@ -605,7 +605,7 @@ class Connection:
         return not self.outbox and not (self.gate and self.node.journal.gates_output(self))
 
     def abort(self, reason: str) -> None:
-        """Close at once; `lost` follows with `reason`."""
+        """Close at once; `on_connection_lost` follows with `reason`."""
         if not self.state.closed:
             self.transport.abort()
             self.node.connection_registry.gone(self, reason, self.node.now)

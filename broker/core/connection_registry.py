@@ -108,7 +108,7 @@ class ConnectionRegistry:
             conn.abort(what)
             broker.turns.work += costs.PACKET_WORK
 
-    def lost(self, conn: Connection, reason: str, now: float) -> None:
+    def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
         """Note that `conn` is closed, by whomever; harmless when repeated.
 
         A client may publish, disconnect and be gone while a plugin is still asked about its first
@@ -142,14 +142,14 @@ class ConnectionRegistry:
         broker.now = now
         broker.turns.work += GONE_WORK
         if isinstance(conn.owner, Client):
-            unsent.lost(conn.owner)
+            unsent.note_unsent(conn.owner)
         conn.gone()
         if conn.ended:
             self.ended -= 1
         self.connections.pop(conn, None)
         self._flow_control.closed(conn)
         if conn.owner is not None:
-            conn.owner.lost(reason, now)
+            conn.owner.on_connection_lost(reason, now)
         conn.link = None
         broker.journal.connection_closed(conn)
         conn.owner = conn.conn = None  # free at once, without the garbage collector

@@ -528,7 +528,7 @@ class Dispatcher:
             node.flow_control.hold(source, self)
         node.effects.append(effect)
 
-    def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
+    def on_allowed(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
         """Go on with the messages whose receivers are known, in the order they came."""
         effect.allowed = allowed
         while self._waiting and (known := self._waiting[0]).allowed is not None:

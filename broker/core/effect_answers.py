@@ -88,5 +88,5 @@ def take_questions(answers: EffectAnswers, dispatcher: Dispatcher) -> None:
         lambda asked, result, now: asked.then(list(result), now),
     )
     answers.take_once(
-        AuthorizeReceive, lambda asked, result, now: dispatcher.answered(asked, set(result))
+        AuthorizeReceive, lambda asked, result, now: dispatcher.on_allowed(asked, set(result))
     )

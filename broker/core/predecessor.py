@@ -114,7 +114,7 @@ class Predecessors:
         if line.left is None:
             line.left = then
 
-    def leaves(self, client_id: str) -> bool:
+    def is_leaving(self, client_id: str) -> bool:
         """Return whether a client that has connected to another broker is being waited for."""
         line = self._lines.get(client_id)
         return line is not None and line.left is not None

@@ -59,7 +59,7 @@ def publish(client: Client, packet: Publish) -> None:
     session = client.session
     packet_id = packet.packet_id or 0
     if packet.qos and client.window is not None:
-        client.window.check(session.incoming, packet_id)
+        client.window.check_receive_maximum(session.incoming, packet_id)
         # QoS 1 need not be looked at while QoS 2 cannot have filled the window
         client.fast_qos = (
             min(config.max_qos, 1) if len(session.incoming) + 1 < client.window.maximum else 0

@@ -92,7 +92,7 @@ def _received(client: Client, work: Generator[int, None, Subscribe | Unsubscribe
         step = partial(_fail, error)
 
     def begin() -> bool:
-        client.conn.answered()
+        client.conn.on_answer()
         step()
         return not client.conn.waiting
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
 
 
-def lost(client: Client) -> None:
+def note_unsent(client: Client) -> None:
     """Note it for a client whose connection is gone, as nothing more is written to that."""
     session, conn, journal = client.session, client.conn, client.node.journal
     if session.conn is conn and session.expiry and session.inflight:

@@ -433,7 +433,7 @@ class BrokerService:
             accept, where, context, self._bad_proxy_header, failed, plain
         )
         if isinstance(listening, Acceptor):
-            listening.crowded = self._crowded
+            listening.on_crowded = self._crowded
         return listening
 
     def _protocol_maker(

@@ -213,7 +213,8 @@ class EpollTransport:
         if not stream.reading:
             # It is paused or closing, possibly only since the poll: the bytes stay in the kernel.
             if event & (BROKEN if stream.state == PARKED else FAILED) and stream.mask:
-                stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
+                how = "closed" if stream.state == PARKED else "reset"
+                stream.connection_lost(f"{how} by peer")
             return
         try:
             size = os.readv(stream.number, self._into)
@@ -274,7 +275,7 @@ class EpollTransport:
             # Its client may have connected elsewhere since: this older CONNECT would take the
             # session back.
             self.driver.counters.connections_abandoned += 1
-            stream.lost("given up while this broker was stopped")
+            stream.connection_lost("given up while this broker was stopped")
             return
         try:
             stream.begin(now)
@@ -418,7 +419,7 @@ class EpollStream:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                self.lost(error.strerror or str(error))
+                self.connection_lost(error.strerror or str(error))
                 return
             if self._sent(sent):
                 break
@@ -482,7 +483,7 @@ class EpollStream:
             self._later(CLOSE_TIMEOUT_S)
             self.watched()
         elif told:
-            self.lost("closed by peer")
+            self.connection_lost("closed by peer")
         else:
             self._end("closed by peer")
 
@@ -514,7 +515,7 @@ class EpollStream:
         """Close after an `error` of the system at a read, and tell the node; nothing is done if it
         was only too early to read."""
         if not isinstance(error, (BlockingIOError, InterruptedError)):
-            self.lost(error.strerror or str(error))
+            self.connection_lost(error.strerror or str(error))
 
     def fail(self, error: OSError) -> None:
         """Close after an error of the system, and tell the node later."""
@@ -526,7 +527,7 @@ class EpollStream:
             self._free()
             self.poller.driver.loop.call_soon(self._tell, reason)
 
-    def lost(self, reason: str) -> None:
+    def connection_lost(self, reason: str) -> None:
         """Close, and tell the node."""
         if self.state != GONE:
             self._free()

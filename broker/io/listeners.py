@@ -235,7 +235,7 @@ class Acceptor:
         self.sockets = tuple(sockets)
         self._said = -SAID_AGAIN
         self._most = files_for_clients()
-        self.crowded: Callable[[str], None] | None = None
+        self.on_crowded: Callable[[str], None] | None = None
         """Called with the address of each connection that is closed because the files that are left
         are not for clients."""
         for each in self.sockets:
@@ -271,8 +271,8 @@ class Acceptor:
             # The system gives the lowest free number.
             if number >= self._most:
                 os.close(number)
-                if self.crowded is not None:
-                    self.crowded(socket_name(address))
+                if self.on_crowded is not None:
+                    self.on_crowded(socket_name(address))
                 continue
             os.set_blocking(number, False)
             self.accepted(number, address)

@@ -497,7 +497,7 @@ class Leg:
             self.on_lost(f"{type(packet).__name__.upper()} is not for a client", now)
 
     def _foreign_connack(self, packet: Connack, now: float) -> None:
-        self._level.answered()
+        self._level.on_connack()
         if packet.code:
             self._refused(packet, now)
             return

@@ -30,7 +30,7 @@ class ProtocolLevel:
         """Note that CONNECT goes out."""
         self._answered = self.changed = False
 
-    def answered(self) -> None:
+    def on_connack(self) -> None:
         """Note that CONNACK has come."""
         self._answered = True
 

@@ -136,7 +136,7 @@ class Relay:
             packets = self.lower_qos.inwards(packets)
         if self.there.unmatched != self._unmatched_seen:
             self._unmatched_seen = self.there.unmatched
-            self._unmatched.answered(packets)
+            self._unmatched.count(packets)
         self._repeats.passed(packets, out=False)
         packets = self._repeats.without(packets, self._version)
         if self._exchange.listens:

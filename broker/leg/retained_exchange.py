@@ -397,14 +397,14 @@ class RetainedExchange:
         elif sync.waits:
             self._step_at = now
         elif sync.state is SyncState.READY:
-            merge.answered(sync.refused, now)
+            merge.on_answer(sync.refused, now)
             if self._here.full:
                 self._step_at = now + 10 * STEP_PAUSE
             elif (question := merge.question()) is not None:
                 if question:
                     sync.ask(question, now)
                 else:
-                    merge.answered((), now)
+                    merge.on_answer((), now)
                     self._step_at = now
             elif merge.step(now):
                 self._step_at = now + STEP_PAUSE

@@ -197,7 +197,7 @@ class RetainedMerge:
         if not self._busy(local):
             self._settle(local, message.topic, message, now)
 
-    def answered(self, refused: Collection[str], now: float) -> None:
+    def on_answer(self, refused: Collection[str], now: float) -> None:
         """Note that all has come that answers the last question. `refused`: filters that the
         foreign broker does not grant; `now`: s."""
         if not self._waits:

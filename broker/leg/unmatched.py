@@ -32,7 +32,7 @@ class Unmatched:
         """Note which topics have messages in flight. `packets`: to the foreign broker."""
         self._topics.update(messages_with_ids(packets))
 
-    def answered(self, packets: bytes) -> None:
+    def count(self, packets: bytes) -> None:
         """Count by rule what has no subscriber. `packets`: of the foreign broker."""
         if not self.kept:
             return

@@ -274,7 +274,7 @@ class AbsentMembers:
         position = link.kept_from
         if position is None or link.peer is None or not (link.unsent or link.marks):
             return
-        for broker_id in dict.fromkeys((link.peer.id, *self._gap_recovery.behind(link))):
+        for broker_id in dict.fromkeys((link.peer.id, *self._gap_recovery.brokers_behind(link))):
             absent = self.absent.get(broker_id)
             if (
                 absent is None
@@ -321,7 +321,7 @@ class AbsentMembers:
             self.tail.flush()
 
     def _watch(self) -> None:
-        dropped = self._log.dropped
+        dropped = self._log.on_dropped
         if self._dropped not in dropped:
             dropped.append(self._dropped)
 
@@ -496,7 +496,7 @@ class AbsentMembers:
         del self.absent[broker_id]
         self.tail.ended(broker_id)
         if not self.absent:
-            self._log.dropped.remove(self._dropped)
+            self._log.on_dropped.remove(self._dropped)
         if lost := absent.lost:
             self._counters.replay_log_lost += lost
             name = self._membership.name_of(broker_id) or broker_id.hex()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mqttree.broker.persistence.absent_members import AbsentMembers
     from mqttree.broker.persistence.ports import JournalBroker
 
-CLOCK_STEP = 5.0
+CLOCK_STEP_S = 5.0
 """s by which the clock has to be set for a new snapshot; below that, sessions live so much longer
 or shorter after a restart."""
 
@@ -213,7 +213,7 @@ class Journal:
         """Take note that the time of day was set by `step` ms. Times that were recorded before
         would be wrong by as much, so a new snapshot records them again."""
         self.sessions.clock_step += step
-        if abs(step) > CLOCK_STEP * 1000:
+        if abs(step) > CLOCK_STEP_S * 1000:
             self.frames.want_snapshot()
             self.frames.record(encode_seen(b""))
 

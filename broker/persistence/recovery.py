@@ -53,7 +53,7 @@ BEAT_INTERVAL_S = 20.0
 known how long its clients were connected when it is killed. Sessions live, and delayed wills
 wait, this much longer at most."""
 
-SAME_CLOCK = 5.0
+SAME_CLOCK_S = 5.0
 """s by which the offset between the time of day and the monotonic clock may differ from the
 recorded one, as the time of day may have been set. If it differs by more, the machine has started
 again or slept, and recorded monotonic times mean nothing."""
@@ -278,7 +278,7 @@ class Recovery:
             state.absorbed = decode_absorbed(recorded.absorbed)
             if (
                 recorded.start_time is not None
-                and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK
+                and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK_S
             ):
                 state.began, state.open = recorded.start_time.at, set(recorded.start_time.origins)
             shared: dict[bytes, int] = {}

@@ -51,7 +51,7 @@ class Snapshot:
         return any(self.step() for _ in range(steps))
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether other records have grown faster than the snapshot."""
         return self.bytes_since_step >= BYTES_PER_STEP
 

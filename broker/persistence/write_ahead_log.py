@@ -408,7 +408,7 @@ class WriteAheadLog:
         if (self._pending <= ahead or snapshot.bytes_since_step >= ahead) and snapshot.go_on():
             self._on(Input.ALL_RECORDED)
         else:
-            pause = SHORT_STEP_PAUSE if snapshot.late else STEP_PAUSE
+            pause = SHORT_STEP_PAUSE if snapshot.is_late else STEP_PAUSE
             self._host.timers.schedule(now + pause, lambda at: self._step(snapshot, at))
 
     def _end_snapshot(self, why: str) -> None:

@@ -127,7 +127,7 @@ class _Reader:
     def protect(self, layer: RecordLayer) -> None:
         self.layer = layer
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Nothing is told of its end."""
 
     def control_first(self) -> bytes:

@@ -11,6 +11,7 @@ from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.control_records import (
     BPDU,
+    DIRECTORY,
     ROUTED,
     SEEN,
     decode_records,
@@ -28,6 +29,8 @@ from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint, read_length
+from mqttree.routing.link_state import LISTING
+from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from mqttree.stp import bpdu as bpdus
 from mqttree.stp.bpdu import Bpdu, Role
 from mqttree.stp.priority_vector import RootVector
@@ -219,6 +222,13 @@ class Neighbour:
     def routed(self, *kinds: int) -> list[bytes]:
         """Bodies of the messages to one broker that came, of these kinds."""
         return [body[18:] for body in self.records(ROUTED) if body[17] in kinds]
+
+    def post(self, *entries: tuple[bytes, bytes | None], number: int = 1) -> None:
+        """Send its whole listing, of version `number`: it has a link to the node, and these."""
+        own, far = self.world.node.config.id, bid(self.number)
+        stamp = far + self.boot.to_bytes(4, "big") + number.to_bytes(8, "big")
+        body = encode_changes([(NEIGHBOUR + own, UP + b"\xff" * 12), *entries])
+        self.send(ping((DIRECTORY, bytes((LISTING,)) + stamp + b"\3" + body)))
 
     def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
         self.told += 1

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.placement.decider import PERIOD, TOPIC_WORK, WORK, State
+from mqttree.broker.cluster.placement.decider import PERIOD_S, TOPIC_WORK, WORK, State
 from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
-from mqttree.broker.cluster.placement.placement_service import WAIT
-from mqttree.broker.cluster.placement.topic_knowledge import FRESH, MAX_LATE, MIN_KEPT
+from mqttree.broker.cluster.placement.placement_service import WAIT_S
+from mqttree.broker.cluster.placement.topic_knowledge import FRESH_S, MAX_LATE, MIN_KEPT
 from mqttree.broker.core.traffic_meter import PERIOD as READING
 from mqttree.broker.wire import Property, Puback, Publish
 from tests.sim.test_takeover import Client, Row
@@ -81,7 +81,7 @@ def test_any_broker_answers_where_topics_are_published() -> None:
     row = row_of()
     flow(row, 1, "a", 20)
     flow(row, 3, "b", 10)
-    row.run(PERIOD)
+    row.run(PERIOD_S)
     expected = {broker_id(row, 1): ["a"], broker_id(row, 3): ["b"]}
     for index in range(4):
         body = place(row, index, f"c{index}", subscribe=["a", "b"])
@@ -99,7 +99,7 @@ def test_wildcards_stand_for_the_topics_that_are_known() -> None:
     row = row_of()
     flow(row, 2, "site/1/t", 20)
     flow(row, 1, "site/2/t", 5)
-    row.run(PERIOD)
+    row.run(PERIOD_S)
     body = place(row, 0, subscribe=["site/#", "site/+/t", "other"])
     found = {name: broker for broker, names in where(body).items() for name in names}
     assert found["site/#"] == found["site/+/t"] == broker_id(row, 2)
@@ -187,7 +187,7 @@ def test_the_state_names_all_brokers_with_their_traffic() -> None:
 def test_a_plan_names_moves_that_pay_and_applies_them_when_told() -> None:
     row = row_of()
     flow(row, 1, "a", 20)
-    row.run(PERIOD)
+    row.run(PERIOD_S)
     assert where(place(row, 0, subscribe=["a"])) == {broker_id(row, 1): ["a"]}
     # The publisher moves to another broker, and the rates follow.
     flow(row, 2, "a", 50, 12 * READING)
@@ -221,7 +221,7 @@ def test_when_the_controller_dies_clients_stay_and_the_next_root_decides() -> No
         node.cluster.placement.ask(PLACE, {"client": "c", "subscribe": ["a"]}, found.append)
 
     row.host(2).do(asked, node)
-    row.until(lambda: found, WAIT + 1.0)
+    row.until(lambda: found, WAIT_S + 1.0)
     assert found[0][0] == 503
     row.join()
     body = place(row, 2, subscribe=["a"], version=40)
@@ -241,7 +241,7 @@ def test_two_controllers_after_a_split_become_one_again() -> None:
         assert session["broker"] in {broker_id(row, n) for n in half}
     row.world.heal()
     row.join()
-    row.run(2 * PERIOD)
+    row.run(2 * PERIOD_S)
     controllers = [row.node(n).cluster.placement.decider for n in range(4)]
     body = place(row, 3, "c3", subscribe=["a"])
     assert body["sessions"]
@@ -263,7 +263,7 @@ def test_what_is_known_is_looked_at_again_when_it_may_have_changed() -> None:
     knowledge.take("b", {"t": 5.0}, 0.0, 0)
     changed = knowledge.state()
     assert changed is not before
-    row.run(FRESH + 0.1)
+    row.run(FRESH_S + 0.1)
     place(row, 0, "d")
     assert knowledge.state() is not changed
 
@@ -276,12 +276,12 @@ def test_where_topics_are_wanted_is_not_looked_up_for_all_at_once() -> None:
     now = row.node(0).now
     until = sorted(kept[1] - now for kept in knowledge._wanted.values())
     assert len(until) == 100
-    assert until[0] >= MIN_KEPT - 0.1 and until[-1] <= FRESH - MAX_LATE
+    assert until[0] >= MIN_KEPT - 0.1 and until[-1] <= FRESH_S - MAX_LATE
     steps = [after - before for before, after in pairwise(until)]
     assert max(steps) < 0.2, "no moment at which many of them end"
     client = row.connect(1, "w")
     client.subscribe("t/1")
-    row.run(FRESH + 0.1)
+    row.run(FRESH_S + 0.1)
     place(row, 0, "d", subscribe=names)
     assert broker_id(row, 1) in knowledge.wanted("t/1")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_PIECE
-from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.link.link import Link
@@ -174,7 +174,7 @@ def test_a_subscription_start_holds_though_its_origin_does_not_answer(
         UnicastBus, "_route", lambda self, message: message[17] not in lost and route(self, message)
     )
     row.world.heal()
-    row.run(PATIENCE + 5.0)
+    row.run(PATIENCE_S + 5.0)
     got = set(client.payloads)
     assert len(feed.since(since)) - len(got) < 50, (
         "those on their way to who waits for what is before them"

@@ -21,7 +21,7 @@ from mqttree.broker.cluster.sessions.replay_messages import (
     read_part,
     read_recent,
 )
-from mqttree.broker.cluster.sessions.session_replay import WAIT
+from mqttree.broker.cluster.sessions.session_replay import WAIT_S
 from mqttree.broker.cluster.strategy.subscription_barrier import LOST
 from mqttree.broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.errors import MalformedPacket
@@ -225,7 +225,7 @@ def test_a_broker_that_hangs_is_not_waited_for_long() -> None:
     row.run()
     row.host(0).pause()
     ask(client, {"seconds": 5})
-    row.until(lambda: answers(client), WAIT + 0.3)
+    row.until(lambda: answers(client), WAIT_S + 0.3)
     assert answers(client) == [{"replayed": 0, "complete": False}]
     assert row.node(2).counters.session_replays_incomplete == 1
     row.host(0).resume()

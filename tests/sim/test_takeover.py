@@ -12,7 +12,7 @@ from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
 from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from mqttree.broker.cluster.sessions.posted_sessions import SLICE
-from mqttree.broker.cluster.sessions.takeover import REPAIR
+from mqttree.broker.cluster.sessions.takeover import REPAIR_S
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
@@ -361,7 +361,7 @@ def test_a_client_that_is_faster_than_the_news_of_a_death_waits_shortly(routing:
     row.host(1).kill()
     back = row.connect(2)
     assert not back.present
-    assert row.world.now - began < 2 * REPAIR
+    assert row.world.now - began < 2 * REPAIR_S
     assert row.node(2).counters.session_takeovers_timed_out == 1
 
 

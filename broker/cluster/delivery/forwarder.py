@@ -50,12 +50,12 @@ MAX_QUIET_ORIGINS: Final = 1024
 take no note, before they publish. It may make them up, and must not fill the table of the whole
 federation."""
 
-FORGET_ORIGIN: Final = 3600.0
+FORGET_S: Final = 3600.0
 """s; an origin that published nothing for so long is forgotten: no log has its messages. The last
 incarnation of a broker that is expected to be there, or back, is not: otherwise all that it
 publishes later would count as published before it was met."""
 
-QUIET: Final = FORGET_ORIGIN / 2
+QUIET_S: Final = FORGET_S / 2
 """s; an origin that published nothing for so long counts as quiet. So does an origin that only a
 neighbour has announced."""
 
@@ -141,7 +141,7 @@ class Forwarder(Sender):
                 and message.qos
                 and isinstance(message.sender, Session)
             ):
-                self.remote_flow_control.check(message.topic, source)
+                self.remote_flow_control.hold_if_paused(message.topic, source)
         elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
             data = encode_message(message, self.key, self.own_runs, node.now, choice)
@@ -203,7 +203,7 @@ class Forwarder(Sender):
         self.send(data, count, links, None)
         if self.remote_flow_control.held:
             for topic in entry.topics():
-                self.remote_flow_control.check(topic, source)
+                self.remote_flow_control.hold_if_paused(topic, source)
 
     def send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         """Send `count` messages (`data`) over `links`, but not over the `source`, from which they
@@ -318,12 +318,12 @@ class Forwarder(Sender):
             raise MalformedPacket("version vector with a sequence number out of range")
         # Origins of which only other brokers tell are dropped first when the table is full, and are
         # not taken in place of others: they would circulate for ever.
-        quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
+        quiet = sum(window.heard <= now - QUIET_S for window in self.vector.values())
         room = min(self._limits.max_origins - len(self.vector), MAX_QUIET_ORIGINS - quiet)
         new = {key: window for key, window in seen.items() if key not in self.vector}
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)
-            new[key].heard = now - QUIET
+            new[key].heard = now - QUIET_S
             self.node.journal.origin_added(key)
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
@@ -474,12 +474,12 @@ class Forwarder(Sender):
         self.node.counters.gaps_forgotten += sum(window.give_up(most) for window in windows)
 
     def sweep(self, now: float) -> None:
-        """Forget origins that published nothing for FORGET_ORIGIN, and the missing numbers of very
-        many. To be called once a second."""
+        """Forget origins that published nothing for FORGET_S, and the missing numbers of
+        very many. To be called once a second."""
         self._limit_ranges()
         for link in self._links_by_id.values():
             link.replayed = max(0, link.replayed - self._limits.log_bytes)
-        old = [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]
+        old = [k for k, w in self.vector.items() if w.heard + FORGET_S < now and k != self.key]
         expected = self._expected(old) if old else ()
         for key in old:
             if key not in expected and self._origins.forget(key):

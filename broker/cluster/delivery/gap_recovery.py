@@ -28,11 +28,11 @@ from mqttree.broker.base.sequence_set import Ranges, find, intersect, merge, sub
 from mqttree.broker.cluster.delivery.feed_states import Action, Input, State
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldMessage, OrderedFeed
-from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S, OriginFeeds
 from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
-from mqttree.broker.cluster.delivery.tree_paths import HOLD, TreePaths
+from mqttree.broker.cluster.delivery.tree_paths import HOLD_S, TreePaths
 from mqttree.broker.cluster.directory.link_state_directory import ROUTING
 from mqttree.broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
 from mqttree.broker.cluster.link.origin_keys import split_key
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 ASK_PAUSE = 0.005
 """s; path changes within this time have one cause, and lead to one question."""
 
-STRANGER = 1.0
+UNKNOWN_ORIGIN_S = 1.0
 """s; longest wait for an origin that neither the directory nor discovery knows: they learn of it
 soon, or never."""
 
@@ -190,9 +190,9 @@ class GapRecovery:
         else:
             self._arm_all(broker_id)
 
-    def behind(self, link: Link) -> list[bytes]:
+    def brokers_behind(self, link: Link) -> list[bytes]:
         """Return the brokers that a link leads to, over the tree."""
-        return self._paths.behind(link)
+        return self._paths.brokers_behind(link)
 
     def changed(self, broker_id: bytes) -> None:
         """Ask a broker that is reached by another path, or that was restarted, for what may be
@@ -232,7 +232,7 @@ class GapRecovery:
         for feed in self.feeds.of(body):
             self.lose(feed)
 
-    def came(self, feed: Feed, link: Link) -> None:
+    def on_unexpected_link(self, feed: Feed, link: Link) -> None:
         """Note that a message of the feed `feed` is about to be passed on that came over `link`,
         which is not the feed's source. If the link is not on the tree's path either (retained
         messages take all links, also those that a repair has left in a circle), the message may be
@@ -255,7 +255,7 @@ class GapRecovery:
                 ):
                     tell_changed_over(self._bus, onward, listing.id, feed.broker_id)
 
-    def answered(self, broker_id: bytes) -> None:
+    def on_answer_forwarded(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on: the messages behind it have to come over
         the tree's path again."""
         for feed in self.feeds.of(broker_id):
@@ -361,12 +361,12 @@ class GapRecovery:
                 max(min(times), self.node.now + 0.001), lambda now: self._due(feed, now)
             )
 
-    def process_was_suspended(self, seconds: float, now: float) -> None:
+    def on_suspended(self, seconds: float, now: float) -> None:
         """Prolong all waits by `seconds` in which this broker did not run: what arrived in that
         time is still to be read, and the other brokers were not away. `now`: s."""
-        self._paths.process_was_suspended(seconds, now)
+        self._paths.on_suspended(seconds, now)
         for feed in self.feeds.all():
-            feed.process_was_suspended(seconds, now)
+            feed.on_suspended(seconds, now)
 
     def _due(self, feed: OrderedFeed, now: float) -> None:
         feed.timer = None
@@ -384,15 +384,15 @@ class GapRecovery:
 
     def _longest(self, feed: OrderedFeed) -> float:
         if self._orphans.reachable(feed):
-            return PATIENCE
+            return PATIENCE_S
         listing = self._directory.listing(feed.broker_id)
         if listing is not None and listing.via is not None and listing.boot > feed.boot:
             # The broker is back and has no messages of that incarnation. Others may have some: one
             # that hangs or is cut off, which is noticed within link_timeout, or one whose log is
             # being replayed to here.
             split = self._paths.split(self.node.now)
-            quiet = max(0.0, feed.window.heard - feed.since) + self._link_timeout + STRANGER
-            return HOLD if split else min(HOLD, quiet)
+            quiet = max(0.0, feed.window.heard - feed.since) + self._link_timeout + UNKNOWN_ORIGIN_S
+            return HOLD_S if split else min(HOLD_S, quiet)
         # Directory entries take the tree only: on source-rooted trees messages of an origin can
         # arrive before its directory entry.
         known = (
@@ -401,7 +401,7 @@ class GapRecovery:
             # It was cut off before it could tell what it has posted.
             or self._is_member(feed.broker_id)
         )
-        return HOLD if known else STRANGER
+        return HOLD_S if known else UNKNOWN_ORIGIN_S
 
     def _set_free(self, feed: OrderedFeed, now: float) -> None:
         """Stop holding messages back: deliver those that are held, and deliver the missing ones

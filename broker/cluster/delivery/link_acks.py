@@ -68,9 +68,9 @@ class LinkAcks:
         self._report = report
         self._timeout = timeout
         self._log = log
-        self._log.pressed = self._pressed
-        self._log.full = self._full
-        self._log.lost = self._lost
+        self._log.on_pressure = self._pressed
+        self._log.on_full = self._full
+        self._log.on_needed_dropped = self._lost
         self._keeping: list[Link] = []
         # Brokers that are expected to ask for messages: the position from which on the log is kept,
         # until when (s), until when at most (s).

@@ -277,7 +277,7 @@ class OrderedFeed:
             self.since = self.owner.node.now
             self.owner.arm(self)
 
-    def process_was_suspended(self, seconds: float, now: float) -> None:
+    def on_suspended(self, seconds: float, now: float) -> None:
         """Do not count `seconds` in which this broker did not run as waiting; `now`: s."""
         self.since = min(now, self.since + seconds)
         if self.follows_since:
@@ -351,7 +351,7 @@ class OrderedFeed:
             del self.outstanding[:beyond]
             self.owner.node.counters.gaps_forgotten += beyond
 
-    def answered(self, asked: Ranges, found: Ranges) -> None:
+    def on_answer(self, asked: Ranges, found: Ranges) -> None:
         """Note that the origin was asked for these, and that it has no more of them than was
         found."""
         self.outstanding = subtract(self.outstanding, subtract(asked, found))

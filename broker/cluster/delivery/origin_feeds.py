@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.orphans import Orphans
     from mqttree.broker.cluster.ports import MemberBroker
 
-PATIENCE = 30.0
+PATIENCE_S = 30.0
 """s; longest wait for an origin that is reachable and does not answer: a broker that is too busy to
 answer is too busy to publish."""
 
@@ -48,14 +48,14 @@ class OriginFeeds:
 
     def follows(self, feed: OrderedFeed) -> bool:
         """Whether a feed has to wait for the feed of an earlier incarnation of its broker, whose
-        messages come first. It waits for PATIENCE at most, if the broker does not answer."""
+        messages come first. It waits for PATIENCE_S at most, if the broker does not answer."""
         earlier = [s for s in self.of(feed.broker_id) if s.boot < feed.boot and self._unfinished(s)]
         if not earlier or feed.unordered:
             feed.follows_since = 0.0
             return False
         now = self._node.now
         feed.follows_since = feed.follows_since or now
-        if now >= feed.follows_since + PATIENCE:
+        if now >= feed.follows_since + PATIENCE_S:
             for unfinished in earlier:
                 unfinished.finished = True
         return True

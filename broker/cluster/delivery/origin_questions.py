@@ -35,7 +35,7 @@ from mqttree.broker.cluster.delivery.ordered_feed import (
     OrderedFeed,
     Question,
 )
-from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE, OriginFeeds
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S, OriginFeeds
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import SPLIT
 from mqttree.broker.cluster.link.message_batch import read_messages
@@ -60,7 +60,7 @@ and asked for again [routed_dropped]: an honest one has some 256 KiB and a messa
 MAX_QUESTIONS = 16
 """questions to one origin whose answers are still accepted. Over a slow link an answer arrives
 after the next question was sent; a broker that accepted only the answer to its last question would
-never advance. As many as are asked within PATIENCE."""
+never advance. As many as are asked within PATIENCE_S."""
 
 
 class OriginQuestions:
@@ -133,7 +133,7 @@ class OriginQuestions:
         feed.ask_at = max(feed.ask_at, now + feed.pause)
         if part.last:
             self._take_answer(feed, question, part, now, link)
-        elif not feed.unordered and now < question.at + PATIENCE:  # it answers, over a slow link
+        elif not feed.unordered and now < question.at + PATIENCE_S:  # it answers, over a slow link
             feed.since = now
 
     def _take_answer(
@@ -146,7 +146,7 @@ class OriginQuestions:
             del feed.questions[older]
             if older == part.number:
                 break
-        data, again = self._starts.answered(
+        data, again = self._starts.on_answer(
             feed.key, part.number, b"".join(question.parts), top, more=part.more
         )
         if data is None:
@@ -214,7 +214,7 @@ class OriginQuestions:
             self._keep(feed, sequence, message, batch.choice, now)
             self._release.put_by(feed, HeldMessage(sequence, message, batch.choice, late=late))
         settled = intersect(question.asked, [(1, top)]) if top else []
-        feed.answered(settled, merge(found))
+        feed.on_answer(settled, merge(found))
         waits = gone > 0 and feed.await_gone(
             subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now
         )

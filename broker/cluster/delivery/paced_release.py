@@ -95,7 +95,7 @@ class PacedRelease:
         if len(feed.waiting) >= self._limits.hold_feed or self.held_bytes >= HOLD_FEEDS_BYTES:
             self._flow_control.note_for(feed, feed.key, held.message.topic)
         if held.sequence <= feed.settled:
-            self._go_on(feed)
+            self._resume(feed)
 
     def put_by(self, feed: OrderedFeed, held: HeldMessage) -> None:
         """Put a message into the queue of a feed."""
@@ -126,7 +126,7 @@ class PacedRelease:
 
     # ---------------------------------------------------------------- messages that are delivered
 
-    def _go_on(self, feed: OrderedFeed) -> None:
+    def _resume(self, feed: OrderedFeed) -> None:
         """Deliver the messages of a feed that may be delivered, in turn with all other feeds."""
         if feed not in self._turns:
             self._turns.append(feed)
@@ -140,7 +140,7 @@ class PacedRelease:
             return
         self._step(feed, now)
         if feed.next_held() is not None:
-            self._go_on(feed)
+            self._resume(feed)
         else:
             self._keeper.released(feed, now)
 

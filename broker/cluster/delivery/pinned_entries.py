@@ -43,7 +43,7 @@ class PinnedEntries:
         """Pin what `session` gets from now on. `mover`: what moves it, for `unpin`."""
         log = self._log
         if not self._movers:
-            log.dropped.append(self._dropped)
+            log.on_dropped.append(self._dropped)
         self._movers[mover] = session
         self._moved[session] += 1
 
@@ -56,7 +56,7 @@ class PinnedEntries:
                 del self._moved[session]
             if not self._movers:
                 log = self._log
-                log.dropped.remove(self._dropped)
+                log.on_dropped.remove(self._dropped)
                 log.pinned.clear()
                 self.size = 0
 

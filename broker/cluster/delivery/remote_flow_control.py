@@ -314,7 +314,7 @@ class RemoteFlowControl:
 
     # ---------------------------------------------------------------- slow receivers at others
 
-    def check(self, topic: bytes, source: Connection | None) -> None:
+    def hold_if_paused(self, topic: bytes, source: Connection | None) -> None:
         """Hold `source`, which has published to `topic`, if another broker wants that. To be called
         only while `held` is not empty."""
         if source is None or source.closed:

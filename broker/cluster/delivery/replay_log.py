@@ -132,13 +132,13 @@ class ReplayLog:
         "_more",
         "begin",
         "chosen",
-        "dropped",
         "floor",
-        "full",
         "limit",
-        "lost",
+        "on_dropped",
+        "on_full",
+        "on_needed_dropped",
+        "on_pressure",
         "pinned",
-        "pressed",
         "room",
         "unsent",
         "warn",
@@ -178,10 +178,10 @@ class ReplayLog:
         """and from which on they are asked for acknowledgements when it is dropped."""
         self.unsent = 0
         """Bytes of the entry that is being appended: a message is logged first, and then sent."""
-        self.pressed: Callable[[], None] = _nothing
-        self.full: Callable[[Connection | None], None] = _no_hold
-        self.lost: Callable[[LogEntry, int], None] = _no_need
-        self.dropped: list[Callable[[LogEntry, int, Connection | None], None]] = []
+        self.on_pressure: Callable[[], None] = _nothing
+        self.on_full: Callable[[Connection | None], None] = _no_hold
+        self.on_needed_dropped: Callable[[LogEntry, int], None] = _no_need
+        self.on_dropped: list[Callable[[LogEntry, int, Connection | None], None]] = []
         """Called with each entry that goes, its position, and whose message pushed it out."""
         self.pinned: deque[LogEntry] = deque()
         """Entries that are gone and that `those` finds all the same (`PinnedEntries`)."""
@@ -222,7 +222,7 @@ class ReplayLog:
             if self._more:
                 self._take_room(entry.at)
             if not self.trim(source) and self.owed > self.limit + self._limits.hold_log_bytes:
-                self.full(source)
+                self.on_full(source)
             self.unsent = 0
 
     def keep(
@@ -266,7 +266,7 @@ class ReplayLog:
     def trim(self, source: Connection | None) -> bool:
         """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns
         whether there is room then. `source`: as of `append`."""
-        entries, dropped, floor = self._entries, self.dropped, self.floor
+        entries, dropped, floor = self._entries, self.on_dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
         enough = self.limit + self._more if self._more else self.limit - (self.limit >> 9)
         if not dropped and floor - begin > size - enough:  # as ever: no neighbour lacks any of it
@@ -288,7 +288,7 @@ class ReplayLog:
             if begin + length > floor:
                 if size <= self._limits.log_kept_bytes:
                     break
-                self.lost(entry, begin)
+                self.on_needed_dropped(entry, begin)
             for call in dropped:
                 call(entry, begin, source)
             del entries[0]
@@ -299,7 +299,7 @@ class ReplayLog:
         self._gone += gone
         self._counters.replay_log_trimmed += gone
         if self.recent >= self.warn:
-            self.pressed()
+            self.on_pressure()
         return size <= self.limit
 
     def pieces(self, since: float = float("-inf")) -> Iterator[list[LogEntry]]:
@@ -338,8 +338,8 @@ class ReplayLog:
             entry = entries.popleft()
             self._gone += 1
             # Each of its messages is looked at by those that are told.
-            left -= entry.count if self.dropped else 1
-            for call in self.dropped:
+            left -= entry.count if self.on_dropped else 1
+            for call in self.on_dropped:
                 call(entry, self.begin, None)
             self._bytes -= entry.size
             self.begin += entry.size

@@ -64,11 +64,11 @@ PASSED = 4096
 may be thousands. While a tree forms, links make loops, and each broker would send as many copies as
 it has links, again and again."""
 
-UNSURE = 0.2
+UNSURE_S = 0.2
 """s; a clock that is known less exactly than this, as no question was answered quickly, is not
 used."""
 
-DRIFT = 1e-4
+DRIFT_S = 1e-4
 """s that two clocks may drift apart in a second."""
 
 OLDER = 64
@@ -258,7 +258,7 @@ class SubscriptionStarts:
         clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
         if clock is None:
             return UNKNOWN
-        return began - clock[1] - DRIFT * (self._node.now - clock[2])
+        return began - clock[1] - DRIFT_S * (self._node.now - clock[2])
 
     def _forget(self, now: float) -> None:
         """Forget starts when no log has older messages. While a broker is away, or has been asked,
@@ -326,7 +326,7 @@ class SubscriptionStarts:
             max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told
         )
 
-    def answered(
+    def on_answer(
         self, key: bytes, number: int, body: bytes, top: int, *, more: bool
     ) -> tuple[bytes | None, bool]:
         """Take what the answer `body` to the question `number` to the origin `key` says of
@@ -360,7 +360,7 @@ class SubscriptionStarts:
         # under way for long. For subscriptions that began meanwhile it is asked again, as newer
         # messages must not be taken for older ones.
         least, most, _ = self._clocks[key]
-        then = clock - (least if most - least > UNSURE else self._ahead(key) or 0.0)
+        then = clock - (least if most - least > UNSURE_S else self._ahead(key) or 0.0)
         self.raised(key, [start for start in self._open(key) if start.began >= then], top)
         return body[size:], bool(self._open(key))
 
@@ -371,7 +371,7 @@ class SubscriptionStarts:
         known = self._clocks.get(key)
         least, most = clock - now, clock - asked
         if known is not None:
-            drift = DRIFT * (now - known[2])
+            drift = DRIFT_S * (now - known[2])
             least, most = max(least, known[0] - drift), min(most, known[1] + drift)
         elif len(self._clocks) >= self._limits.max_origins:
             self._clocks.clear()
@@ -382,7 +382,7 @@ class SubscriptionStarts:
         is not known. A subscription that begins too early gets more than it should, one that begins
         too late misses messages that were published after SUBACK."""
         known = self._clocks.get(key)
-        return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
+        return None if known is None else known[0] - DRIFT_S * (self._node.now - known[2])
 
     # ---------------------------------------------------------------- replayed messages
 

@@ -14,7 +14,7 @@ SPLIT, RELINK = 5.0, 3.5
 again: a dial that began before the end of the split times out first (3 s), and the next one
 follows."""
 
-HOLD = SPLIT + RELINK
+HOLD_S = SPLIT + RELINK
 """s; longest wait for an origin that is unreachable. After it the messages that were held back are
 delivered, and those that are missing are delivered later, if they arrive."""
 
@@ -26,7 +26,7 @@ class TreePaths:
         self._directory = directory
         self._links: dict[bytes, Link] = {}  # by the id of the broker to which it leads
         self.away: dict[bytes, float] = {}
-        """By broker that the tree lost within HOLD: when (s)."""
+        """By broker that the tree lost within HOLD_S: when (s)."""
 
     def changed(self, broker_id: bytes, via: bytes | None, now: float) -> Link | None:
         """Note a new path to the broker `broker_id`, over the neighbour `via` (None: there is none)
@@ -35,7 +35,7 @@ class TreePaths:
         self.away = {
             other: since
             for other, since in self.away.items()
-            if other != broker_id and since > now - HOLD
+            if other != broker_id and since > now - HOLD_S
         }
         if via is None:
             self.away[broker_id] = now
@@ -47,16 +47,16 @@ class TreePaths:
         """Return the link that leads to a broker."""
         return self._links.get(broker_id)
 
-    def behind(self, link: Link) -> list[bytes]:
+    def brokers_behind(self, link: Link) -> list[bytes]:
         """Return the brokers that a link leads to."""
         return [broker_id for broker_id, path in self._links.items() if path is link]
 
     def split(self, now: float) -> bool:
         """Whether some broker was lost so lately that it may come back with its messages; `now`:
         s."""
-        return any(since > now - HOLD for since in self.away.values())
+        return any(since > now - HOLD_S for since in self.away.values())
 
-    def process_was_suspended(self, seconds: float, now: float) -> None:
+    def on_suspended(self, seconds: float, now: float) -> None:
         """Do not count `seconds` in which this broker did not run: the others were not away. `now`:
         s."""
         self.away = {broker_id: min(now, since + seconds) for broker_id, since in self.away.items()}

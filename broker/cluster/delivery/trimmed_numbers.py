@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
 
-LOOK = 10.0
+LOOK_S = 10.0
 """s between two checks whether any client is away."""
 TOPICS = 10_000
 """topics of which it is remembered whether clients that are away get them."""
@@ -61,16 +61,16 @@ class TrimmedNumbers:
         self._away.clear()
         if not self._noting and self._met and any(map(misses, sessions)):
             self._noting = True
-            self._log.dropped.append(self._dropped)
-            self._node.timers.schedule(self._node.now + LOOK, self._look)
+            self._log.on_dropped.append(self._dropped)
+            self._node.timers.schedule(self._node.now + LOOK_S, self._look)
 
     def _look(self, now: float) -> None:
         """Stop noting when no client is away."""
         if any(map(takes_nothing, self._node.sessions.values())):
-            self._node.timers.schedule(now + LOOK, self._look)
+            self._node.timers.schedule(now + LOOK_S, self._look)
             return
         self._noting = False
-        self._log.dropped.remove(self._dropped)
+        self._log.on_dropped.remove(self._dropped)
         self._noted.clear()
         self._away.clear()
         self.size = 0

@@ -649,7 +649,7 @@ class Link(Owner):
         """True while part of a packet has come and the rest is on its way."""
         return self.conn.mid_packet or (self.layer is not None and self.layer.mid_packet)
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
         self.cluster.link_registry.on_link_down(self, reason, now)
 

@@ -40,7 +40,7 @@ class Protected(Protocol):
     def packets(self, data: bytes, now: float) -> int:
         """Handle the whole packets at the start of `data`; returns how many bytes were used up."""
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Note that the connection is gone; called once."""
 
     def control_first(self) -> bytes:
@@ -242,9 +242,9 @@ class RecordLayer(Owner):
             if conn.held:
                 conn.come_back()
 
-    def lost(self, reason: str, now: float) -> None:
+    def on_connection_lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
-        self._link.lost(reason, now)
+        self._link.on_connection_lost(reason, now)
 
     def control_first(self) -> bytes:
         """Control packets overtake the data that waits."""

@@ -109,12 +109,12 @@ def question_of(
         "subscribe": list(interest.subscribe),
         "publish": list(interest.publish),
         "sessions": 1,
-        "alone": alone(client, interest, dispatcher),
+        "alone": unshared_filters(client, interest, dispatcher),
         "queued": 0 if session is None else len(session.queue) + len(session.inflight),
     }
 
 
-def alone(client: str, interest: Interest, dispatcher: Dispatcher) -> list[str]:
+def unshared_filters(client: str, interest: Interest, dispatcher: Dispatcher) -> list[str]:
     """Return the filters of a client that no other one here has, or has a part of.
 
     `client`: its identifier; `interest`: what it subscribes to, or is going to; `dispatcher`: has

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.ports import PlacingBroker
 
-PERIOD: Final = 10.0
+PERIOD_S: Final = 10.0
 """s between two rounds of questions for rates."""
 
 GATHER_WAIT: Final = 0.5
 """s for which a question waits for the first rates at most."""
 
-QUIET: Final = 600.0
+QUIET_S: Final = 600.0
 """s without a question after which rates are not asked for any more."""
 
 MAX_WAITING: Final = 1000
@@ -199,11 +199,11 @@ class Decider:
         self._gathered_at = host.now
         if self._timer is not None:
             host.timers.cancel(self._timer)
-        self._timer = host.timers.schedule(host.now + PERIOD, self._due)
+        self._timer = host.timers.schedule(host.now + PERIOD_S, self._due)
 
     def _due(self, now: float) -> None:
         self._timer = None
-        quiet = now - self._asked_at > QUIET
+        quiet = now - self._asked_at > QUIET_S
         action = self._step(Input.QUIET if quiet else Input.DUE)
         if action is Action.FORGET:
             self._forget()

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.stp.tree import Tree
 
-WAIT: Final = 2.0
+WAIT_S: Final = 2.0
 """s for the answer of another broker."""
 
 MAX_OPEN: Final = 10_000
@@ -181,7 +181,7 @@ class PlacementService:
             then(BUSY)
             return
         self._number = number = self._number % 0xFFFFFFFF + 1
-        timer = self._host.timers.schedule(self._host.now + WAIT, lambda now: self._late(number))
+        timer = self._host.timers.schedule(self._host.now + WAIT_S, lambda now: self._late(number))
         self._open[number] = (root, then, timer)
         if not self._bus.send(root, PLACEMENT_QUESTION, encode_question(number, operation, body)):
             self._late(number)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.placement.redirector import Redirector
     from mqttree.broker.cluster.ports import Reporting
 
-ROUND: Final = 60.0
+ROUND_S: Final = 60.0
 """s between two rounds at least."""
 
 ANSWER_WAIT: Final = 2.0
@@ -79,7 +79,7 @@ class Rebalancer:
             return
         if not over and internal < WORTH_RATE:
             return
-        self._next = now + ROUND
+        self._next = now + ROUND_S
         self._round = number = int(now * 1000) + 1
         self._over = over
         # The rates of topics are known once this is answered.

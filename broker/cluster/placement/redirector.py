@@ -46,11 +46,11 @@ LOOK_PACE: Final = 0.1
 """clients that are asked about at a time, and s between two times: a hundred a second, which the
 root answers beside all else."""
 
-OUTLIVES: Final = 30.0
+OUTLIVES_S: Final = 30.0
 """s that a session outlives its connection at least, and that its will waits, for its client to be
 sent away while connected: a client that follows is back in a second or two."""
 
-SAME_HOST: Final = 600.0
+SAME_HOST_S: Final = 600.0
 """s for which a CONNECT from the same host with the same topics counts as that of a client that was
 sent away, whatever its identifier: some make up a new one each time."""
 
@@ -58,7 +58,7 @@ SCANNED: Final = 1000
 """sessions that are looked at for clients that the root may move."""
 
 ACKNOWLEDGED: Final = 1.0
-LOOK_AGAIN: Final = 0.02
+LOOK_AGAIN_S: Final = 0.02
 """s for which a client that is to leave may take to acknowledge what it was sent, and s between two
 looks. What is not acknowledged comes again, with DUP, where it goes."""
 
@@ -80,7 +80,7 @@ class Redirector:
         self._looks: deque[tuple[float, str, int]] = deque()  # when (s), client, number
         self._timer: Timer | None = None
         self._quiet = host.now + host.limits.redirect_quiet_s  # until when (s)
-        # Host and topics -> until when (s), see SAME_HOST.
+        # Host and topics -> until when (s), see SAME_HOST_S.
         self._hosts: OrderedDict[bytes, float] = OrderedDict()
         self._leaving: set[str] = set()
         self._cursor = 0
@@ -230,7 +230,7 @@ class Redirector:
             return False
         key = _key(newcomer, interest)
         hosts.pop(key, None)
-        hosts[key] = now + SAME_HOST
+        hosts[key] = now + SAME_HOST_S
         return True
 
     # ---------------------------------------------------------------- while connected
@@ -315,7 +315,7 @@ class Redirector:
             self._host.now = at
             again(until)
 
-        self._host.timers.schedule(now + LOOK_AGAIN, look)
+        self._host.timers.schedule(now + LOOK_AGAIN_S, look)
         return True
 
     # ---------------------------------------------------------------- as the root wants it
@@ -371,7 +371,7 @@ class Redirector:
         """How many clients wait for the answer where they should go."""
         return len(self._leaving)
 
-    def leaves(self, client: str) -> bool:
+    def is_leaving(self, client: str) -> bool:
         """Return whether a client waits for the answer where it should go."""
         return client in self._leaving
 
@@ -403,7 +403,7 @@ def loses_nothing(session: Session) -> bool:
     delay = 0xFFFFFFFF
     if will is not None:
         delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-    return min(session.expiry, delay) >= OUTLIVES
+    return min(session.expiry, delay) >= OUTLIVES_S
 
 
 def has_acknowledged(session: Session) -> bool:

@@ -29,7 +29,7 @@ MAX_TOPICS: Final = 2000
 MAX_STEPS: Final = 20_000
 """steps of the search for them, some ms."""
 
-FRESH: Final = 5.0
+FRESH_S: Final = 5.0
 """s after which it is known at the latest where a topic is wanted. What a client does because of an
 answer counts as pending until then, and rates are twice as old at times."""
 
@@ -186,7 +186,7 @@ class TopicKnowledge:
         return self._known.get(topic) or NOTHING
 
     def wanted(self, topic: str) -> Collection[str]:
-        """Return the brokers with a subscriber of a topic, as it was `FRESH` s ago at most: the
+        """Return the brokers with a subscriber of a topic, as it was `FRESH_S` s ago at most: the
         same object for the same brokers."""
         now = self._host.now
         kept = self._wanted.get(topic)
@@ -200,7 +200,7 @@ class TopicKnowledge:
             if kept is None and len(self._wanted) >= MAX_KEPT:
                 self._wanted.clear()
             part = zlib.crc32(topic.encode()) / (1 << 32)
-            until = now + MIN_KEPT + part * (FRESH - MAX_LATE - MIN_KEPT)
+            until = now + MIN_KEPT + part * (FRESH_S - MAX_LATE - MIN_KEPT)
             self._wanted[topic] = found, until
         return found
 

@@ -19,7 +19,8 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
 * `queue_merge` decides what of the queues of older sessions is added.
 * `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`
-  how these are sent in parts.
+  how these are sent in parts. With a session go the identifiers of QoS 2 messages that its client
+  was publishing, so that a PUBLISH that is repeated at the taker counts once; its will stays.
 * `session_history` knows which messages a session had besides those before the start of its
   subscriptions, `delivered_ranges` what a session had elsewhere and comes here later;
   `message_vectors` are the sets of numbers in which all of them count.

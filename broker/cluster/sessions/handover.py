@@ -68,7 +68,7 @@ for lately are encoded again."""
 
 GIVEN_TIME = 5.0
 """s for which this broker tells others which one has taken a session, until all have heard."""
-LINGER = 1.0
+LINGER_S = 1.0
 """s for which the directory entry of a session that was given away stays when the taker's entry is
 known here: a broker that hears of the withdrawal has heard of the taker's entry by then. A broker
 that knew neither would begin a new session."""
@@ -169,7 +169,7 @@ class Handover:
 
     # ---------------------------------------------------------------- local clients
 
-    def came(self, client_id: str) -> None:
+    def on_client_connected(self, client_id: str) -> None:
         """Note that a client has connected here: what was encoded before is dropped."""
         export = self._exports.get(client_id) if self._exports else None
         if export is not None:
@@ -228,7 +228,7 @@ class Handover:
         del self._given[asked.client_id]
 
     def _drop_note_soon(self, asked: Asked, now: float) -> None:
-        self._found_after(asked.client_id, LINGER)
+        self._found_after(asked.client_id, LINGER_S)
 
     def _found_after(self, client_id: str, seconds: float) -> None:
         given = self._given[client_id]
@@ -246,7 +246,7 @@ class Handover:
 
     def is_handing_over(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""
-        return self.newest(client_id) > 0 or self._predecessors.leaves(client_id)
+        return self.newest(client_id) > 0 or self._predecessors.is_leaving(client_id)
 
     # ---------------------------------------------------------------- requests
 
@@ -382,7 +382,7 @@ class Handover:
         self._given[client_id] = Given(asked.sender, entry)
         end_quietly(node, session, queued)
         posted = posted_stamp(self._directory, asked.sender, client_id) >= asked.stamp
-        self._found_after(client_id, LINGER if posted else GIVEN_TIME)
+        self._found_after(client_id, LINGER_S if posted else GIVEN_TIME)
         self._answer(asked, ENDED)
 
     def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
@@ -435,9 +435,8 @@ class Handover:
         """Send parts of `data`, from byte `at` on, as many as are due."""
         export = self._exports[client_id]
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._bus.send(
-                export.taker, SESSION_PART, encode_takeover(request, export.stamp, client_id, part)
-            ):
+            body = encode_takeover(request, export.stamp, client_id, part)
+            if not self._bus.send(export.taker, SESSION_PART, body):
                 export.sending.refused(at)
                 return
             at += PART_SIZE
@@ -449,7 +448,7 @@ class Handover:
         if self.size > MAX_EXPORT_BYTES:
             self._make_room(now)
         merged = asked.request == MERGE
-        self._recently_elsewhere.leaves(session, now)
+        self._recently_elsewhere.on_handover(session, now)
         state = self._contents.state(session, now, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, state.seen, len(session.queue), now)

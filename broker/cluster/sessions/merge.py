@@ -83,12 +83,12 @@ ACTIVE = 16
 CHECK_INTERVAL, IDLE_INTERVAL = 0.05, 1.0
 """s between two checks which holders are to be asked; and while no holder can be reached."""
 
-SUBSCRIBING = 0.25
+SUBSCRIBING_S = 0.25
 """s since a client's last SUBSCRIBE in which another one may follow."""
 
-UNSUBSCRIBED = 2.0
+UNSUBSCRIBED_S = 2.0
 """s for which a merge waits at most until the newer session's client subscribes."""
-UNSETTLED = 10.0
+UNSETTLED_S = 10.0
 """s for which a merge waits at most until it is known where that session's subscriptions begin."""
 HELD_TIME = 30.0
 """s for which an old session that is here waits for newer ones at most: as long as its holder keeps
@@ -305,9 +305,9 @@ class SessionMerge:
         # Its SUBACK waits until all brokers know of the subscriptions.
         conn = session.conn
         waits = conn is not None and conn.waiting
-        longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
+        longest = UNSETTLED_S if session.subscriptions or waits else UNSUBSCRIBED_S
         subscribing = not session.subscriptions or any(
-            now < s.at + SUBSCRIBING or asking(s.open) for s in starts
+            now < s.at + SUBSCRIBING_S or asking(s.open) for s in starts
         )
         return not subscribing or now >= merge.began + longest
 
@@ -342,7 +342,7 @@ class SessionMerge:
 
     # ---------------------------------------------------------------- answers
 
-    def answered(self, sender: bytes, answer: int, stamp: int, client_id: str) -> None:
+    def on_answer(self, sender: bytes, answer: int, stamp: int, client_id: str) -> None:
         """Take the `answer` of the holder `sender` to the request for the session of `client_id`
         with this `stamp`."""
         merge, given = self._merges.get((client_id, sender)), ANSWERS.get(answer)

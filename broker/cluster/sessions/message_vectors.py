@@ -114,7 +114,7 @@ def whole(*seen: Vector) -> dict[bytes, int]:
     return {key: ranges[0][1] for key, ranges in found.items() if ranges and ranges[0][0] == 1}
 
 
-def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
+def published_after(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
     """Return those of `numbers` that were published after some subscriptions (`before`). For older
     ones the subscriptions say that themselves, until an older session is merged that lacks them."""
     found = {}

@@ -34,7 +34,7 @@ MERGE_TIME = 30.0
 """s for which a session that is to be added to a newer one waits for such messages while their
 origin can be reached: no client waits for it. The broker of the newer session asks for those that
 have not come by then."""
-MERGE_AWAY = 10.0
+MERGE_AWAY_S = 10.0
 """s; the same while their origin is away."""
 
 
@@ -104,4 +104,4 @@ class MessagesUnderWay:
         if not merge:
             return False
         asked = feed is not None and self._orphans.reachable(feed)
-        return waited < (MERGE_TIME if asked else MERGE_AWAY)
+        return waited < (MERGE_TIME if asked else MERGE_AWAY_S)

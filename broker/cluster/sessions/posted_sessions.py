@@ -62,7 +62,7 @@ class PostedSessions:
         """Post that a client is connected. `resumed`: its session existed before, here or at
         another broker."""
         if self.active:
-            self._handover.came(session.client_id)
+            self._handover.on_client_connected(session.client_id)
             if not resumed and session.expiry and self.elsewhere(session.client_id, away=True):
                 # Its client may connect to an older session before they are merged: packet
                 # identifiers of that one must not be taken for this one's.

@@ -59,7 +59,7 @@ class RecentlyElsewhere:
             ):
                 left.popitem(last=False)
 
-    def leaves(self, session: Session, now: float) -> None:
+    def on_handover(self, session: Session, now: float) -> None:
         """Note that a session is about to go to another broker, with its subscriptions; `now`:
         s."""
         hurry = self.waits.pop(session, None)

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
 
-WAIT: Final = 0.7
+WAIT_S: Final = 0.7
 """s for the answers of all brokers: the client is to be served again within a second."""
 
 MAX_OPEN: Final = 1000
@@ -181,7 +181,7 @@ class SessionReplay:
             respond(response, 429, {"error": "too many questions, or filters"})
             return ReasonCode.QUOTA_EXCEEDED
         self._number = number = self._number % 0xFFFFFFFF + 1
-        timer = self._node.timers.schedule(self._node.now + WAIT, lambda now: self._late(number))
+        timer = self._node.timers.schedule(self._node.now + WAIT_S, lambda now: self._late(number))
         question = self._open[number] = _Question(session, response, had, timer)
         self._ask(number, question, ms, filters)
         return ReasonCode.SUCCESS

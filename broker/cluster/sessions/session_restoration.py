@@ -17,11 +17,11 @@ from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import Vector, decode_vector
 from mqttree.broker.cluster.sessions.message_vectors import (
-    behind,
     lacking,
     numbered,
     offered,
     only,
+    published_after,
     ranges_of,
     seen_by_both,
     uncovered,
@@ -149,7 +149,7 @@ class SessionRestoration:
         pending.waiting = len(session.queue)
         here = offered(self._origins.vector)
         note_passed(session, here)
-        self._delivered_ranges.add(session, behind(only(pending.seen, here), state.before))
+        self._delivered_ranges.add(session, published_after(only(pending.seen, here), state.before))
         self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if ordinary:

@@ -22,7 +22,7 @@ Otherwise its connection waits while the session is fetched:
 Other answers of a holder: NOTHING, it does not know the client; MOVED, another broker has the
 session; NEWER, the session has a newer connection; COMING, the parts are queued behind messages. A
 holder that is silent for `TAKEOVER_SILENCE_S` is given up (but see `_has_to_wait`), and one to
-which no path leads for REPAIR s, before the first part has come.
+which no path leads for REPAIR_S, before the first part has come.
 
 Invariants: the holder keeps the session, and queues its messages, until DONE; it accepts DONE from
 the newest taker only. The holder offers the session the messages that it had at TAKE, the taker all
@@ -86,12 +86,12 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.ports import Newcomer
 
-WRITING = 0.002
+WRITING_S = 0.002
 """s between two checks whether a session that is complete is durable."""
-SETTLE = 0.1
+SETTLE_S = 0.1
 """s for messages to reach the holder that were sent there before the publishers' brokers knew the
 session's subscriptions here."""
-REPAIR = 0.1
+REPAIR_S = 0.1
 """s for which a holder that cannot be reached is waited for: most repairs of the tree are
 shorter."""
 MAX_HOPS = 16
@@ -298,10 +298,10 @@ class Takeover:
             pending.lost_at = 0.0
         elif not pending.lost_at:
             pending.lost_at = now
-            self._node.timers.schedule(now + REPAIR, lambda at: self._holder_lost(pending, at))
+            self._node.timers.schedule(now + REPAIR_S, lambda at: self._holder_lost(pending, at))
 
     def _holder_lost(self, pending: PendingTakeover, now: float) -> None:
-        """Give a holder up that has not been reached for REPAIR s, if nothing has come from it."""
+        """Give up a holder that has not been reached for REPAIR_S, if nothing has come from it."""
         if (
             self._pending.get(pending.client_id) is not pending
             or pending.state is not State.ASKING
@@ -312,7 +312,7 @@ class Takeover:
         self._node.now = now
         if self._posted.lives(pending.holder):
             pending.lost_at = 0.0
-        elif now >= pending.lost_at + REPAIR:
+        elif now >= pending.lost_at + REPAIR_S:
             pending.why = "the broker that has its session cannot be reached"
             self._step(pending, Input.SILENT, now)
 
@@ -344,7 +344,7 @@ class Takeover:
         """Refuse the client: the session is another user's, and stays where it is."""
         self._drop(pending)
         self._remove(pending)
-        pending.conn.answered()
+        pending.conn.on_answer()
         if not pending.conn.closed:
             pending.handshake.turn_away_other_user()
 
@@ -357,7 +357,7 @@ class Takeover:
     def _close_connection(self, pending: PendingTakeover) -> None:
         conn = pending.conn
         if not conn.closed:
-            conn.answered()
+            conn.on_answer()
             conn.close()
             self._node.connection_registry.forget(conn)
 
@@ -367,7 +367,7 @@ class Takeover:
         answer, stamp, client_id, rest = decode_takeover(body)
         pending = self._pending.get(client_id)
         if pending is None or pending.holder != sender or pending.stamp != stamp:
-            self._merging.answered(sender, answer, stamp, client_id)
+            self._merging.on_answer(sender, answer, stamp, client_id)
             return
         pending.heard = now
         given = ANSWERS.get(answer)
@@ -449,7 +449,7 @@ class Takeover:
         """Wait until messages have reached the holder that were sent before all brokers knew of the
         session's filters here."""
         self._restoration.begin(pending, self._barrier.last_before)
-        self._node.timers.schedule(now + SETTLE, lambda at: self._settled(pending, at))
+        self._node.timers.schedule(now + SETTLE_S, lambda at: self._settled(pending, at))
 
     def _settled(self, pending: PendingTakeover, now: float) -> None:
         if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:
@@ -485,7 +485,7 @@ class Takeover:
         if self._pending.get(pending.client_id) is pending and pending.state is State.CLOSING:
             self._ask(pending, now)
             if not self._node.journal.has(pending.lsn):
-                self._node.timers.schedule(now + WRITING, lambda at: self._finish(pending, at))
+                self._node.timers.schedule(now + WRITING_S, lambda at: self._finish(pending, at))
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""

@@ -76,16 +76,16 @@ no room; DENY: none of its members may receive it; UNKNOWN: the taker never had 
 REPORTS = frozenset((CLAIM, DONE, DECLINE, UNKNOWN, DENY))
 """Operations of takers."""
 
-SWEEP = 0.25
+SWEEP_S = 0.25
 """s between two checks which brokers are gone, while anything is assigned."""
 PAUSE = 0.001
 """s between two turns in which much is given to other brokers."""
 GONE = 2.0
 """s without a path to a broker after which its messages go to others: a repair of the tree takes
 much less."""
-ASK = 10.0
+SILENCE_S = 10.0
 """s after which a broker is asked about an assignment of which it has said nothing."""
-ASK_AGAIN = 5.0
+REASK_S = 5.0
 """s between two such questions."""
 QUEUE_TIME = 30.0
 """s after which a broker is believed that it never had an assignment: it can no longer be queued
@@ -196,7 +196,7 @@ class Assignments:
             return False
         ledger.add(assignment)
         if self._timer is None:
-            self._timer = self._node.timers.schedule(self._node.now + SWEEP, self._sweep)
+            self._timer = self._node.timers.schedule(self._node.now + SWEEP_S, self._sweep)
         return True
 
     def _release(self, *, stalled: bool = False) -> None:
@@ -311,7 +311,7 @@ class Assignments:
         self._timer = None
         if ledger.refs or self._full:
             self._timer = self._node.timers.schedule(
-                now + (PAUSE if room <= 0 else SWEEP), self._sweep
+                now + (PAUSE if room <= 0 else SWEEP_S), self._sweep
             )
         self.tell()
 
@@ -333,7 +333,7 @@ class Assignments:
             elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
                 continue
             elif assignment.state == GRANTED and assignment.message.qos == 2:
-                if incarnation and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
+                if incarnation and (who[:8] in self._heard or assignment.asked + REASK_S <= now):
                     assignment.asked = now
                     asked.append(ref)
                 elif not incarnation and self._gone.get(who[:8], now) + longest <= now:
@@ -354,9 +354,9 @@ class Assignments:
         asked: list[Ref] = []
         again = who[:8] in self._heard
         for ref, assignment in self.ledger.by_who[who].items():
-            if assignment.at + ASK > now and not again:
+            if assignment.at + SILENCE_S > now and not again:
                 break
-            if again or assignment.asked + ASK_AGAIN <= now:
+            if again or assignment.asked + REASK_S <= now:
                 assignment.asked = now
                 asked.append(ref)
         self._query(who, asked)
@@ -425,7 +425,7 @@ class Assignments:
         self.ledger.close(old.ref)  # it waits for a new member
         tries.refused = frozenset()
         old.who, old.state, old.at, old.visited = NO_MEMBER, OPEN, tries.since, ()
-        old.again_at = now + min(MAX_RETRY_S, max(SWEEP, (now - tries.since) / 2))
+        old.again_at = now + min(MAX_RETRY_S, max(SWEEP_S, (now - tries.since) / 2))
         if not self._keep(old):
             self._give_up(old)
 

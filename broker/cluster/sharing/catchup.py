@@ -68,7 +68,7 @@ FORGOTTEN = 5_000
 """groups without members that are looked at in one turn."""
 RETRY = 1.0
 """s without an answer after which a broker is asked again."""
-PATIENCE = 5.0
+PATIENCE_S = 5.0
 """s without an answer after which a group counts as new."""
 OLDEST = 0xFFFFFFFF
 TIME_SIZE = 6
@@ -171,7 +171,7 @@ class Asking:
             first = max(first, self.since)
             if following > when:
                 continue  # it was answered, or asked for again
-            if first + PATIENCE <= now:
+            if first + PATIENCE_S <= now:
                 late[group_id] = first
                 del self.group_ids[group_id]
             else:
@@ -360,7 +360,7 @@ class Catchup:
         are still to be looked at."""
         if not self._watches:
             self._watches = True
-            self._forwarder.log.dropped.append(self._dropped)
+            self._forwarder.log.on_dropped.append(self._dropped)
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Keep an entry that leaves the log, if it is for a group that waits for old messages; the
@@ -389,7 +389,7 @@ class Catchup:
         """Keep nothing if no group waits for old messages."""
         if self._watches and not (self._jobs or self._asked or self._groups.looks):
             self._watches = False
-            self._forwarder.log.dropped.remove(self._dropped)
+            self._forwarder.log.on_dropped.remove(self._dropped)
             self._kept.clear()
             self._size = 0
 

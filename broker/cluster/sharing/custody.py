@@ -9,7 +9,7 @@ the client has acknowledged it, or when it is in the session of a client that is
     held -(a member has room)-> claimed -(granted)-> ready -(room)-> given
                                                            -(acknowledged)-> reported
     held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
-    claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
+    claimed -(no answer for SILENT_S)-> parked, and claimed every second -(an answer)-> held
 
 Parked messages do not count against the room of members, and are dropped after `MEMBER_WAIT_S`;
 while a broker is away, after as long as it may be.
@@ -71,10 +71,10 @@ ROOM_CHECK_INTERVAL = 0.05
 AHEAD = 16
 """messages that are claimed beyond the room of members: a round trip's worth for a member that
 takes one at a time."""
-DOUBT = 10.0
+DOUBT_S = 10.0
 """s after a giver can be reached again in which its messages at QoS 1 are claimed, too: it may have
 given them to another broker."""
-SILENT = 3.0
+SILENT_S = 3.0
 """s without an answer after which a claim no longer counts: a silent giver must not keep the
 messages of others waiting."""
 CHECK_INTERVAL_S = 1.0
@@ -148,7 +148,7 @@ class Custody:
             self._park(broker_id)
             return
         if broker_id in self._returned:
-            self._returned[broker_id] = self._node.now + DOUBT
+            self._returned[broker_id] = self._node.now + DOUBT_S
         self._unpark(broker_id)
 
     def _park(self, broker_id: bytes) -> None:
@@ -384,7 +384,7 @@ class Custody:
                 del self._given[ref]
                 self._say(DONE, ref)
         for ref, (message, at) in list(self._claimed.items()):
-            if at + SILENT <= now:
+            if at + SILENT_S <= now:
                 self._answered(ref)
                 self._aside(ref, message, at)
             elif at + CHECK_INTERVAL_S <= now:

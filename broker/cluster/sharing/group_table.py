@@ -38,7 +38,7 @@ MEMBER_QUEUE_MESSAGES = 1000
 before it. Below it a member whose window is full for a moment keeps what is published beside
 it."""
 
-CUT = 5.0
+CUT_OFF_S = 5.0
 """s without a path to a broker after which its groups count as unknown: its members get what is
 published meanwhile when it is back (`catchup`), from the log and its tail. Until then the broker is
 given messages, which wait for it in memory: a repair of the tree takes less."""
@@ -231,7 +231,7 @@ class GroupTable:
 
     def _lost(self, announcer: Announcer | None) -> None:
         if announcer is not None:
-            announcer.lost(self._node.now + CUT)
+            announcer.lost(self._node.now + CUT_OFF_S)
             self._perhaps_silent(announcer)
 
     def _note_update(self, announcer: Announcer, key: bytes, value: bytes | None) -> None:

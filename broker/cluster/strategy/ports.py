@@ -36,10 +36,10 @@ class Feed(Protocol):
 class Recovery(Protocol):
     """Gap recovery: finds missing messages."""
 
-    def came(self, feed: Feed, link: Link) -> None:
+    def on_unexpected_link(self, feed: Feed, link: Link) -> None:
         """Note that a message is about to be passed on that did not come from a feed's source."""
 
-    def answered(self, broker_id: bytes) -> None:
+    def on_answer_forwarded(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on."""
 
     def changed(self, broker_id: bytes) -> None:

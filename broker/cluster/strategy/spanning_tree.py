@@ -60,7 +60,7 @@ class OverSpanningTree:
         """Warn the brokers behind this one (BREAK) of a message of the origin `key` that came over
         `link`, which is not the source of its `feed`: it may be ahead of older ones."""
         if feed is not None and feed.source is not link and self._node.forwarding:
-            self._delivery.gap_recovery.came(feed, link)
+            self._delivery.gap_recovery.on_unexpected_link(feed, link)
 
     def live_hop(self, message: bytes) -> Link | None:
         """Return the link that leads to the receiver."""
@@ -68,7 +68,7 @@ class OverSpanningTree:
 
     def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
         """Note that the messages of `sender` behind this answer take the spanning tree again."""
-        self._delivery.gap_recovery.answered(sender)
+        self._delivery.gap_recovery.on_answer_forwarded(sender)
         return True
 
     def carries(self, link: Link) -> bool:

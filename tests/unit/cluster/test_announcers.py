@@ -14,7 +14,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.directory.link_state_directory import GROUP, POST_INTERVAL, Changes
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.sharing.catchup import ASKED, GROUP_ASK, PATIENCE, RETRY, TIME_SIZE
+from mqttree.broker.cluster.sharing.catchup import ASKED, GROUP_ASK, PATIENCE_S, RETRY, TIME_SIZE
 from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.core.wildcard_forms import filter_memory
@@ -205,7 +205,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     world.advance(RETRY)
     world.advance(0.1)
     assert sorted(asked(neighbour)) == sorted(first)
-    silent(world, PATIENCE)
+    silent(world, PATIENCE_S)
     sharing = world.node.cluster.sharing
     assert not any(pool.brokers[bid(101)].pending for pool in sharing.groups.pools.values())
     neighbour.take()

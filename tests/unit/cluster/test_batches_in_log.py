@@ -236,7 +236,7 @@ def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -
     log.forget_old(1e9)
     assert len(log) == 40
     gone: list[int] = []
-    log.dropped.append(lambda entry, position, source: gone.append(entry.sequence))
+    log.on_dropped.append(lambda entry, position, source: gone.append(entry.sequence))
     log.forget_old(1e9)
     assert gone == [41, 45, 49]
     assert len(log) == 37

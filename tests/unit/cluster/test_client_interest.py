@@ -14,10 +14,10 @@ from mqttree.broker.cluster.placement.client_interest import (
     MAX_FILTERS,
     MAX_SAID,
     TOPICS,
-    alone,
     question_of,
     said_interest,
     session_interest,
+    unshared_filters,
 )
 from mqttree.broker.cluster.placement.redirect_table import Interest
 from mqttree.broker.wire import Connect, Property
@@ -42,7 +42,7 @@ def world_of(**filters: list[str]) -> World:
 
 
 def alone_in(world: World, client: str, *filters: str) -> list[str]:
-    return alone(client, Interest(filters), world.node.dispatcher)
+    return unshared_filters(client, Interest(filters), world.node.dispatcher)
 
 
 def test_a_connect_that_says_nothing_says_nothing() -> None:

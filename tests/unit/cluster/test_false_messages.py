@@ -14,7 +14,6 @@ from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, F
 from mqttree.broker.cluster.directory.link_state_directory import ROUTING
 from mqttree.broker.cluster.link.control_records import (
     AGES,
-    DIRECTORY,
     HEARD,
     ORIGINS,
     ROUTED,
@@ -27,8 +26,6 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vect
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.wire import Subscribe, SubscriptionRequest
-from mqttree.routing.link_state import LISTING
-from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.kit.effort import examples
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.kit.node_harness import FakeClient, World
@@ -52,9 +49,7 @@ def u48(number: int) -> bytes:
 def told(world: World, liar: Neighbour, *entries: tuple[bytes, bytes | None]) -> None:
     """Let the neighbour be known in the directory."""
     word = (1).to_bytes(4, "big") + world.node.config.routing.encode()
-    said = [(NEIGHBOUR + OWN, UP + b"\xff" * 12), (ROUTING, word), *entries]
-    head = bytes((LISTING,)) + bid(1) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
-    liar.send(ping((DIRECTORY, head + encode_changes(said))))
+    liar.post((ROUTING, word), *entries)
 
 
 def routed(kind: int, body: bytes) -> bytes:

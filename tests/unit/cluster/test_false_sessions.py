@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.delivery.gap_recovery import UNKNOWN_ORIGIN_S
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
-from mqttree.broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
+from mqttree.broker.cluster.link.control_records import HEARD, ROUTED, TOLD
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.session_codec import (
     WAITING,
@@ -34,8 +34,6 @@ from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, deco
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.broker.wire.errors import MalformedPacket
-from mqttree.routing.link_state import LISTING
-from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.kit.journal_harness import Durable
 from tests.kit.link_harness import Neighbour, bid, message, ping
 from tests.kit.node_harness import connect_packet
@@ -61,16 +59,9 @@ class Holder:
         self.world = Durable(discovery="static", **config)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
-        own = self.world.node.config.id
         self.stamp = 5 << 16
-        entries: list[tuple[bytes, bytes | None]] = [
-            (NEIGHBOUR + own, UP + b"\xff" * 12),
-            (CLIENT + b"k", Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS).encode()),
-        ]
-        head = (
-            bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
-        )
-        self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
+        entry = Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS)
+        self.neighbour.post((CLIENT + b"k", entry.encode()))
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
         pull = self.world.node.cluster.takeover._pending["k"]
@@ -162,7 +153,7 @@ def test_messages_held_here_are_not_taken_from_the_holder() -> None:
         return [packet.payload for packet in holder.client.take() if isinstance(packet, Publish)]
 
     assert got() == [b"fifth"]
-    holder.world.advance(STRANGER + 0.1)  # so long it waits for what no broker has
+    holder.world.advance(UNKNOWN_ORIGIN_S + 0.1)  # so long it waits for what no broker has
     assert got() == [b"third"]
 
 

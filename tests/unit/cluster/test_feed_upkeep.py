@@ -13,17 +13,14 @@ from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
 from mqttree.broker.cluster.directory.link_state_directory import INTEREST
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
+from mqttree.broker.cluster.link.control_records import ROUTED, decode_records
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
-from mqttree.routing.link_state import LISTING
-from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.kit.core import needs_python
 from tests.kit.link_harness import (
-    OWN,
     Neighbour,
     batch_entry,
     bid,
@@ -38,12 +35,7 @@ from tests.kit.node_harness import World
 
 def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
     me = bid(neighbour.number)
-    entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
-    entries += [(INTEREST + one, b"") for one in filters]
-    head = (
-        bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
-    )
-    neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
+    neighbour.post(*((INTEREST + one, b"") for one in filters))
     assert world.node.cluster.directory.database.via(me) == me
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
-from mqttree.broker.cluster.delivery.forwarder import FORGET_ORIGIN, MAX_QUIET_ORIGINS
+from mqttree.broker.cluster.delivery.forwarder import FORGET_S, MAX_QUIET_ORIGINS
 from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.link.control_records import (
@@ -192,7 +192,7 @@ def test_made_up_origins_displace_none_and_do_not_circulate() -> None:
     publisher.send(message(key=key, sequence=1))
     assert world.counters.duplicates == 1
     world.advance(0.0)
-    relay.sweep(world.now + FORGET_ORIGIN + 1)
+    relay.sweep(world.now + FORGET_S + 1)
     assert set(relay.vector) == {relay.key}
 
 

@@ -29,7 +29,7 @@ from mqttree.broker.cluster.delivery.ordered_feed import (
 from mqttree.broker.cluster.delivery.origins import Origins
 from mqttree.broker.cluster.delivery.orphans import Orphans
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
-from mqttree.broker.cluster.delivery.tree_paths import HOLD, SPLIT
+from mqttree.broker.cluster.delivery.tree_paths import HOLD_S, SPLIT
 from mqttree.broker.cluster.events import ClusterEvents, RouteChanged
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.interest import Interest
@@ -353,11 +353,11 @@ def test_time_in_which_this_broker_stood_still_does_not_count() -> None:
     asking.comes(2)
     asking.answer(asking.ask(), 2, gone=1)
     asking.gap_recovery._paths.away[b"another!"] = 0.5
-    asking.gap_recovery.process_was_suspended(2 * HOLD, 1.1 + 2 * HOLD)
-    assert asking.gap_recovery._paths.away == {b"another!": 0.5 + 2 * HOLD}
-    asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD)
+    asking.gap_recovery.on_suspended(2 * HOLD_S, 1.1 + 2 * HOLD_S)
+    assert asking.gap_recovery._paths.away == {b"another!": 0.5 + 2 * HOLD_S}
+    asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD_S)
     assert feed.refused == [(1, 1)]
-    asking.answer(asking.ask(), 2, gone=1, now=1.1 + 3 * HOLD)
+    asking.answer(asking.ask(), 2, gone=1, now=1.1 + 3 * HOLD_S)
     assert (feed.refused, feed.source) == ([], NEAR)
 
 
@@ -386,7 +386,12 @@ def test_messages_refused_since_the_question_are_asked_for_again() -> None:
 
 @pytest.mark.parametrize(
     ("heard", "away", "longest"),
-    [(1.0, None, 3.0), (2.5, None, 4.5), (9.0, None, HOLD), (1.0, 0.5, HOLD)],
+    [
+        (1.0, None, 3.0),
+        (2.5, None, 4.5),
+        (9.0, None, HOLD_S),
+        (1.0, 0.5, HOLD_S),
+    ],
 )
 def test_other_brokers_are_asked_for_messages_of_a_lost_incarnation(
     heard: float, away: float | None, longest: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.id_conflict import CALL_PAUSE, GONE
+from mqttree.broker.cluster.id_conflict import CALL_PAUSE, GONE_S
 from mqttree.broker.core.effects import Dial
 from mqttree.broker.wire import Connack, Disconnect, Publish
 from mqttree.discovery.announcement import Address, Announcement
@@ -78,7 +78,7 @@ def test_a_yielding_broker_links_again_when_the_other_is_gone() -> None:
         original.now = copy.now
         Wire(copy, original)
         assert copy.node.cluster.id_conflict.refuses_clients
-    copy.advance(GONE + 2 * CALL_PAUSE)
+    copy.advance(GONE_S + 2 * CALL_PAUSE)
     assert not copy.node.cluster.id_conflict.refuses_clients
     assert copy.node.cluster.id_conflict.other is None
     copy.connect("back")

@@ -8,10 +8,10 @@ import pytest
 from mqttree.broker.base.costs import HELD_MEMORY
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.feed_states import Input
-from mqttree.broker.cluster.delivery.gap_recovery import STRANGER
+from mqttree.broker.cluster.delivery.gap_recovery import UNKNOWN_ORIGIN_S
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
-from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE
+from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import SLOW_WAIT
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
@@ -213,7 +213,7 @@ def test_an_unknown_incarnation_is_awaited_for_a_while(world: World) -> None:
     world.node.cluster.directory.database.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
-    world.advance(PATIENCE - 1.0)
+    world.advance(PATIENCE_S - 1.0)
     assert got(client) == []
     world.advance(2.0)
     assert got(client) == [1]
@@ -229,7 +229,7 @@ def test_however_often_a_broker_stood_still_only_running_time_counts(world: Worl
         world.now += 0.9
         world.advance(0.02)
     assert got(client) == []
-    world.advance(STRANGER - 20 * 0.02 - 0.01)
+    world.advance(UNKNOWN_ORIGIN_S - 20 * 0.02 - 0.01)
     assert got(client) == []
     world.advance(0.02)
     assert got(client) == [2]
@@ -241,15 +241,15 @@ def test_a_hurried_tick_is_no_time_in_which_the_broker_stood_still(world: World)
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, 2)
     begin = world.now
-    while world.now < begin + STRANGER - 0.1:
+    while world.now < begin + UNKNOWN_ORIGIN_S - 0.1:
         due = world.node.next_deadline()
         assert due is not None
         # Until then it has nothing to do.
-        world.now = max(world.now, min(due, begin + STRANGER) - 0.05)
+        world.now = max(world.now, min(due, begin + UNKNOWN_ORIGIN_S) - 0.05)
         world.node.cluster.hurry(world.now - 5.0)
         world.advance(0.01)
     assert got(client) == []
-    world.advance(begin + STRANGER + 0.01 - world.now)
+    world.advance(begin + UNKNOWN_ORIGIN_S + 0.01 - world.now)
     assert got(client) == [2]
 
 
@@ -262,10 +262,10 @@ def test_an_earlier_incarnation_is_not_silent_while_this_broker_stood_still(worl
     hold(world, late, 1)
     settle(world, late, 1)
     world.advance(1.0)
-    world.now += 2 * PATIENCE
+    world.now += 2 * PATIENCE_S
     world.advance(1.0)
     assert got(client) == []
-    world.advance(PATIENCE + 2.0)
+    world.advance(PATIENCE_S + 2.0)
     assert got(client) == [1]
     assert early.finished
     del world.node.cluster.directory.database.listings[FAR]

@@ -8,36 +8,19 @@ import pytest
 
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.directory.link_state_directory import LINK, ROUTING
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.path_costs import RELAY
 from mqttree.broker.limits import Limits
-from mqttree.routing.link_state import LISTING
-from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
+from tests.kit.link_harness import OWN, Neighbour, bid, lone, message
 from tests.kit.node_harness import World
 
 
 def known(world: World, neighbour: Neighbour) -> None:
-    me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
-    entries: list[tuple[bytes, bytes | None]] = [
-        (NEIGHBOUR + OWN, UP + b"\xff" * 12),
-        (ROUTING, boot + b"topic"),
+    neighbour.post(
+        (ROUTING, neighbour.boot.to_bytes(4, "big") + b"topic"),
         (RELAY, (3000).to_bytes(4, "big")),
         (LINK + OWN, (500).to_bytes(4, "big")),
-    ]
-    neighbour.send(
-        ping(
-            (
-                DIRECTORY,
-                bytes((LISTING,))
-                + me
-                + boot
-                + (1).to_bytes(8, "big")
-                + b"\3"
-                + encode_changes(entries),
-            )
-        )
     )
 
 

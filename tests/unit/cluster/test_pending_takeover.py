@@ -18,7 +18,7 @@ from mqttree.broker.cluster.sessions.session_codec import (
     encode_state,
 )
 from mqttree.broker.cluster.sessions.session_parts import WHERE
-from mqttree.broker.cluster.sessions.takeover import SETTLE
+from mqttree.broker.cluster.sessions.takeover import SETTLE_S
 from mqttree.broker.cluster.sessions.takeover_messages import (
     ENDED,
     REST,
@@ -87,7 +87,7 @@ class Taking:
             self.step()
             assert self.steps < 1000
             if self.pull.state is State.SETTLING:
-                self.world.advance(SETTLE)
+                self.world.advance(SETTLE_S)
             if self.pull.state is State.RESTING:
                 rest = bytes(4)  # nothing came to the holder meanwhile
                 where = WHERE.pack(2, len(rest), 0)

@@ -66,7 +66,7 @@ def test_the_oldest_go_whether_each_is_reported_or_not(seed: int) -> None:
         ReplayLog(Counters(), 5000, limits=Limits()),
     )
     gone: list[tuple[int, int]] = []
-    told.dropped.append(lambda e, position, source: gone.append((e.sequence, position)))
+    told.on_dropped.append(lambda e, position, source: gone.append((e.sequence, position)))
     for number in range(1, 300):
         if rng.random() < 0.1:  # a neighbour has acknowledged up to here
             quick.floor = told.floor = rng.choice([NEVER, rng.randint(told.begin, told.end)])

@@ -17,7 +17,7 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.retained_comparison import (
     MAX_STEPS_UNDER_WAY,
-    MISSED,
+    MISSED_S,
     REFUSED_PAUSE_S,
     STEP_INTERVAL_S,
     STEP_MESSAGES,
@@ -691,7 +691,7 @@ def test_a_comparison_waits_for_a_neighbour_that_brings_the_same() -> None:
     assert neighbour.messages() == [b"y"]
     neighbour.send(*(restored(b"t/%d" % n, b"x", sequence=n) for n in range(1, 50)))
     assert other.messages() == []
-    world.advance(2 * MISSED)
+    world.advance(2 * MISSED_S)
     assert other.records(DIGEST)[-1] == world.node.retained.digests.whole.to_bytes(8, "big")
 
 

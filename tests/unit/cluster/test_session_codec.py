@@ -18,10 +18,10 @@ from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
-    behind,
     need_of,
     offered,
     only,
+    published_after,
     ranges_of,
     uncovered,
     whole,
@@ -327,7 +327,7 @@ def test_numbers_behind_a_subscription_start_are_found(
     vector: Vector, begins: dict[bytes, int]
 ) -> None:
     before = {key: OriginWindow(top, NOW) for key, top in begins.items()}
-    assert listed(behind(ranges_of(vector), before)) == {
+    assert listed(published_after(ranges_of(vector), before)) == {
         (key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)
     }
 

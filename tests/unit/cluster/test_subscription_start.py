@@ -175,12 +175,12 @@ def test_a_start_is_known_from_the_piece_of_an_answer_that_has_it() -> None:
     assert start is not None
     start.open.add(key)
     ask.question(key, 1, node.now)
-    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    ask.on_answer(key, 1, answer_of([], node.now), 0, more=False)
     for number, (top, last, settled) in enumerate(
         [(100, 101, False), (200, 201, False), (300, 250, True)], 2
     ):
         assert ask.question(key, number, node.now)[0] == 1
-        assert ask.answered(key, number, answer_of([last], node.now), top, more=True) == (
+        assert ask.on_answer(key, number, answer_of([last], node.now), top, more=True) == (
             b"",
             False,
         )
@@ -200,7 +200,7 @@ def test_a_question_about_starts_is_answered() -> None:
     # There is no time in a clock that is not known: the answer shows it, and is of no use
     # otherwise.
     assert first == b"\0"
-    assert ask.answered(key, 4, answered(there, key, first, here.now)[0], 100, more=False) == (
+    assert ask.on_answer(key, 4, answered(there, key, first, here.now)[0], 100, more=False) == (
         None,
         True,
     )
@@ -218,7 +218,7 @@ def test_a_question_about_starts_is_answered() -> None:
     answer, rest = answered(there, key, question + b"rest", now)
     assert rest == b"rest"
     here.now = now + 0.01
-    assert ask.answered(key, 5, answer + b"behind", 100, more=False) == (b"behind", False)
+    assert ask.on_answer(key, 5, answer + b"behind", 100, more=False) == (b"behind", False)
     assert not any(key in start.open for start in starts)
     late = ask.begin()
     assert late is not None
@@ -226,7 +226,7 @@ def test_a_question_about_starts_is_answered() -> None:
     # One that was made between question and answer: the question did not contain it.
     again = ask.question(key, 6, here.now - 1.0)
     late.at = here.now - 5.0
-    assert ask.answered(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (
+    assert ask.on_answer(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (
         b"",
         False,
     )
@@ -239,15 +239,15 @@ def test_a_session_that_comes_while_a_question_is_answered() -> None:
     node = met().node
     ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
     ask.question(key, 1, node.now)
-    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    ask.on_answer(key, 1, answer_of([], node.now), 0, more=False)
     ask.question(key, 2, node.now)
     start = ask.adopt({key: 5, KEY: 6}, node.now - 4.0, {key, OTHER})
     assert start is not None
     assert start.open == {key}
-    assert ask.answered(key, 2, answer_of([], node.now), 100, more=False) == (b"", True)
+    assert ask.on_answer(key, 2, answer_of([], node.now), 100, more=False) == (b"", True)
     assert (start.tops[key], start.open) == (5, {key})
     assert times_of(ask.question(key, 3, node.now))[0] == [pytest.approx(node.now - 4.0, abs=0.01)]
-    assert ask.answered(key, 3, answer_of([40], node.now), 100, more=False) == (b"", False)
+    assert ask.on_answer(key, 3, answer_of([40], node.now), 100, more=False) == (b"", False)
     assert (start.tops, start.open) == ({key: 40, KEY: 6}, set())
 
 
@@ -257,7 +257,7 @@ def test_messages_from_before_a_session_came_were_not_delivered_to_it() -> None:
     node = met().node
     ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
     ask.question(key, 1, node.now)
-    ask.answered(key, 1, answer_of([], node.now), 0, more=False)
+    ask.on_answer(key, 1, answer_of([], node.now), 0, more=False)
     start = ask.adopt({key: 5}, node.now - 4.0, {key})
     assert start is not None
     start.passed = {key: [(1, 30)]}
@@ -292,7 +292,7 @@ def test_a_malformed_question_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"\x01" + bytes(11)])
 def test_a_malformed_answer_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
-        met().node.cluster.subscription_starts.answered(origin_key(FAR, 1), 1, body, 1, more=False)
+        met().node.cluster.subscription_starts.on_answer(origin_key(FAR, 1), 1, body, 1, more=False)
 
 
 @pytest.mark.parametrize(

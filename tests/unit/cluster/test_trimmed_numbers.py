@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.base.costs import TRIMMED_MEMORY
-from mqttree.broker.cluster.delivery.trimmed_numbers import LOOK, TrimmedNumbers
+from mqttree.broker.cluster.delivery.trimmed_numbers import LOOK_S, TrimmedNumbers
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.limits import Limits
 from tests.kit.link_harness import bid, lone
@@ -39,8 +39,8 @@ def test_a_queued_message_keeps_its_number_when_it_leaves_the_log() -> None:
     publisher.publish("b", bytes(1000), qos=2, packet_id=10)
     assert numbers(world) == [1, 3, 4, 5]
     world.connect("away", 5, clean=False, properties={17: 3600})
-    world.advance(LOOK)
-    assert (trimmed.size, world.node.cluster.forwarder.log.dropped) == (0, [])
+    world.advance(LOOK_S)
+    assert (trimmed.size, world.node.cluster.forwarder.log.on_dropped) == (0, [])
 
 
 def test_the_oldest_numbers_are_dropped_when_there_is_no_room() -> None:
@@ -57,7 +57,7 @@ def test_the_oldest_numbers_are_dropped_when_there_is_no_room() -> None:
 @pytest.mark.parametrize(("granted", "published"), [(1, 2), (2, 1)])
 def test_numbers_below_qos_2_are_not_noted(granted: int, published: int) -> None:
     world, publisher, trimmed = place(qos=granted)
-    assert bool(world.node.cluster.forwarder.log.dropped) == (granted == 2)
+    assert bool(world.node.cluster.forwarder.log.on_dropped) == (granted == 2)
     publisher.publish("a", b"x", qos=published, packet_id=1)
     publisher.publish("b", bytes(1000), qos=2, packet_id=2)
     assert (numbers(world), trimmed.size) == ([None], 0)

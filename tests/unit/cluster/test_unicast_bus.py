@@ -8,7 +8,7 @@ from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, F
 from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
-from mqttree.broker.cluster.link.control_records import DIRECTORY, ROUTED
+from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
     MOVED,
@@ -23,8 +23,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
-from mqttree.routing.link_state import LISTING
-from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.routing.listing import NEIGHBOUR, UP
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping, routed
 from tests.kit.node_harness import World
 
@@ -33,11 +32,8 @@ FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 
 def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes) -> None:
     """The neighbour announces itself, so that there is a way to it. `number`: of its listing."""
-    me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
-    mine: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
-    mine += [(key.encode(), value) for key, value in entries.items()]
-    body = bytes((LISTING,)) + me + boot + number.to_bytes(8, "big") + b"\3" + encode_changes(mine)
-    neighbour.send(ping((DIRECTORY, body)))
+    neighbour.post(*((key.encode(), value) for key, value in entries.items()), number=number)
+    me = bid(neighbour.number)
     assert world.node.cluster.directory.database.via(me) == me
 
 

@@ -608,7 +608,7 @@ def test_close_with_an_empty_queue_ends_in_the_next_turn(scene: Scene) -> None:
     ):
         call()
     stream.write(b"1")
-    stream.lost("again")
+    stream.connection_lost("again")
     scene.turns()
     assert conn.lost == ["closed"]
 
