@@ -61,7 +61,7 @@ class Running:
 
     def settle(self) -> None:
         """Let a checkpoint end, and the disk."""
-        while self.journal.busy:
+        while self.journal.frames.busy:
             self.node.tick(self.node.now + 0.01)
             self.turn()
             time.sleep(0.0002)

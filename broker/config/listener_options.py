@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mqttree.broker.base.record import Record
+from mqttree.broker.config.options import switch
 
 UNIX = "unix:"
 """The beginning of the bind value of a Unix socket."""
@@ -37,12 +38,6 @@ class ListenerOptions(Record):
     """Permissions of a Unix socket."""
 
 
-def _switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, not {value!r}")
-    return value
-
-
 def _mode(value: object) -> int:
     """Octal digits as a text: YAML reads 0660 and 660 as numbers, and neither is what is meant."""
     if (
@@ -56,9 +51,9 @@ def _mode(value: object) -> int:
 
 
 OPTIONS: dict[str, Callable[[object], Any]] = {
-    "require_certificate": _switch,
-    "use_identity_as_username": _switch,
-    "proxy_protocol": _switch,
+    "require_certificate": switch,
+    "use_identity_as_username": switch,
+    "proxy_protocol": switch,
     "socket_mode": _mode,
 }
 

@@ -3,11 +3,11 @@ clients (docs/reference/mqtt5.md)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mqttree.broker.config.node_config import MAX_INFLIGHT
+from mqttree.broker.config.options import number, switch
 from mqttree.broker.config.yaml_file import ConfigFile, kind_of
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
@@ -80,20 +80,6 @@ def _whole(low: int, high: int, unit: str = "") -> Reader:
     return read
 
 
-def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected a number, not {kind_of(value)}")
-    if not 0 <= value <= 1e6:
-        raise ValueError(f"{value:g} is not between 0 and 1000000 a second")
-    return float(value)
-
-
-def _yes_no(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected yes or no, not {kind_of(value)}")
-    return value
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected a text, not {kind_of(value)}")
@@ -117,16 +103,16 @@ OPTIONS: dict[str, tuple[str, Reader]] = {
     "receive_maximum": ("receive_maximum", _whole(1, 65_535)),
     "topic_alias_maximum": ("topic_alias_maximum", _whole(0, 65_535)),
     "topic_aliases_out": ("topic_aliases_out", _whole(0, 65_535)),
-    "retain_available": ("retain_available", _yes_no),
-    "wildcard_subscriptions": ("wildcard_subscriptions", _yes_no),
-    "shared_subscriptions": ("shared_subscriptions", _yes_no),
-    "subscription_identifiers": ("subscription_identifiers", _yes_no),
-    "check_payload_format": ("check_payload_format", _yes_no),
+    "retain_available": ("retain_available", switch),
+    "wildcard_subscriptions": ("wildcard_subscriptions", switch),
+    "shared_subscriptions": ("shared_subscriptions", switch),
+    "subscription_identifiers": ("subscription_identifiers", switch),
+    "check_payload_format": ("check_payload_format", switch),
     "response_information": ("response_information", _text),
     "server_reference": ("server_reference", _text),
     "redirect": ("redirect_permanent", _permanent),
     "max_connections": ("max_connections", _whole(0, 10_000_000)),
-    "connection_rate": ("connection_rate", _rate),
+    "connection_rate": ("connection_rate", number(0, 1e6, " a second")),
     "memory_limit": ("memory_limit", _whole(0, 1 << 50, " bytes")),
     "max_queued_bytes": ("max_queued_bytes", _whole(0, 1 << 50, " bytes")),
     "max_retained_bytes": ("max_retained_bytes", _whole(0, 1 << 50, " bytes")),

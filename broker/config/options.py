@@ -515,7 +515,9 @@ def _secret(value: object) -> bytes:
     return read_secret(_path(value), MIN_SECRET, "a cluster secret")
 
 
-def _number(low: float, high: float, unit: str = "") -> Callable[[object], float]:
+def number(low: float, high: float, unit: str = "") -> Callable[[object], float]:
+    """Return a reader of numbers from `low` to `high`; `unit`: as errors show it."""
+
     def read(value: object) -> float:
         if (
             isinstance(value, bool)
@@ -524,7 +526,7 @@ def _number(low: float, high: float, unit: str = "") -> Callable[[object], float
         ):
             raise ValueError(f"expected a number, not {kind_of(value)}")
         if not low <= value <= high:
-            raise ValueError(f"{value:g} is not between {low:g} and {high:g}{unit}")
+            raise ValueError(f"{value:g} is not between {low:.10g} and {high:.10g}{unit}")
         return float(value)
 
     return read
@@ -553,7 +555,8 @@ def _port(value: object) -> int:
     return value
 
 
-def _switch(value: object) -> bool:
+def switch(value: object) -> bool:
+    """Return a truth value. Raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, not {kind_of(value)}")
     return value
@@ -662,9 +665,9 @@ OPTIONS: dict[str, Option] = {
     "routing": Option(_choice(*ROUTINGS)),
     "path_policy": Option(_choice("capability", "balance"), flag=False),
     "overlay_policy": Option(_choice(CAPABILITY, BALANCE), flag=False),
-    "overlay_gamma": Option(_number(0.0, 1e6), flag=False),
-    "overlay_delta": Option(_number(0.0, 1e6), flag=False),
-    "answer_time": Option(_number(0.001, 3600.0, " s"), flag=False),
+    "overlay_gamma": Option(number(0.0, 1e6), flag=False),
+    "overlay_delta": Option(number(0.0, 1e6), flag=False),
+    "answer_time": Option(number(0.001, 3600.0, " s"), flag=False),
     "admin": Option(_admin),
     "admin_hosts": Option(_hosts, flag=False),
     "admin_token_file": Option(_path),
@@ -672,12 +675,12 @@ OPTIONS: dict[str, Option] = {
     "wait_for": Option(_count),
     "log_level": Option(_choice(*LEVELS)),
     "log_format": Option(_choice("text", "json")),
-    "capability": Option(_number(0.0, 1e8), flag=False),
-    "cpu_weight": Option(_number(0.0, 1e4), flag=False),
-    "memory_weight": Option(_number(0.0, 1e4), flag=False),
-    "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
-    "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
-    "discovery_time": Option(_number(0.01, 3600.0, " s"), flag=False),
+    "capability": Option(number(0.0, 1e8), flag=False),
+    "cpu_weight": Option(number(0.0, 1e4), flag=False),
+    "memory_weight": Option(number(0.0, 1e4), flag=False),
+    "hello": Option(number(0.02, 3600.0, " s"), flag=False),
+    "link_timeout": Option(number(0.1, 3600.0, " s"), flag=False),
+    "discovery_time": Option(number(0.01, 3600.0, " s"), flag=False),
     "timers": Option(_choice("default", "paper"), flag=False),
     "multicast_group": Option(_group, flag=False),
     "multicast_port": Option(_port, flag=False),
@@ -685,9 +688,9 @@ OPTIONS: dict[str, Option] = {
     "tls": Option(_tls, flag=False),
     "client_address": Option(_address, flag=False),
     "log_tail": Option(_tail, flag=False),
-    "allow_unauthenticated_brokers": Option(_switch, flag=False),
-    "topic_rates": Option(_switch, flag=False),
-    "redirect_clients": Option(_switch, flag=False),
+    "allow_unauthenticated_brokers": Option(switch, flag=False),
+    "topic_rates": Option(switch, flag=False),
+    "redirect_clients": Option(switch, flag=False),
 }
 """Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are
 flags and MQTTREE_ variables as well.

@@ -402,7 +402,7 @@ class BrokerService:
         """Have the remaining frames written, and wait for that."""
         if self.disk is not None:
             if self._journal is not None:
-                self._journal.force()
+                self._journal.frames.force()
             self.node.output.flush()
             self._run_effects()
             await self._loop.run_in_executor(None, self.disk.close)

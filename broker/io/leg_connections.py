@@ -4,6 +4,7 @@ They decide nothing."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from mqttree.broker.core.connection import Connection
@@ -16,22 +17,10 @@ HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
 
 
-class ConnectionOwner(Protocol):
-    """Hears of the connections: the driver of a leg."""
+class LocalOwner(Protocol):
+    """Hears of the connection to this broker: the driver of a leg."""
 
     driver: Driver
-
-    def on_dialled(self, protocol: ForeignProtocol, /) -> None:
-        """The connection to the foreign broker stands."""
-
-    def foreign_received(self, data: bytes, /) -> None:
-        """Bytes of the foreign broker have come."""
-
-    def foreign_lost(self, protocol: ForeignProtocol, why: str, /) -> None:
-        """A connection to the foreign broker has ended, for the reason `why`."""
-
-    def foreign_full(self, full: bool, /) -> None:
-        """The foreign broker takes no more for now, or goes on."""
 
     def here_received(self, data: bytes, /) -> None:
         """Bytes of this broker have come."""
@@ -43,75 +32,49 @@ class ConnectionOwner(Protocol):
         """Whether this broker wants to read more has changed."""
 
 
-class SyncOwner(Protocol):
-    """Hears of the second connection."""
-
-    def sync_dialled(self, protocol: SyncProtocol, /) -> None:
-        """It stands."""
-
-    def sync_received(self, protocol: SyncProtocol, data: bytes, /) -> None:
-        """Bytes have come on it."""
-
-    def sync_lost(self, protocol: SyncProtocol, why: str, /) -> None:
-        """It has ended, for the reason `why`."""
-
-
 class ForeignProtocol(asyncio.Protocol):
-    """The connection to the foreign broker."""
+    """A connection to the foreign broker."""
 
-    def __init__(self, leg: ConnectionOwner) -> None:
-        self._leg = leg
+    def __init__(
+        self,
+        made: Callable[[ForeignProtocol], None],
+        received: Callable[[ForeignProtocol, bytes], None],
+        lost: Callable[[ForeignProtocol, str], None],
+        full: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """What hears of it: that it stands (`made`), of bytes (`received`), why it has ended
+        (`lost`), and that the foreign broker takes no more for now, or goes on (`full`)."""
+        self._made, self._received, self._lost, self._full = made, received, lost, full
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the leg that it stands."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(HIGH_WATER)
-        self._leg.on_dialled(self)
+        self._made(self)
 
     def data_received(self, data: bytes) -> None:
         """Give the leg the bytes."""
-        self._leg.foreign_received(data)
+        self._received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the leg that it has ended."""
-        self._leg.foreign_lost(self, CLOSED if exc is None else describe_error(exc))
+        self._lost(self, CLOSED if exc is None else describe_error(exc))
 
     def pause_writing(self) -> None:
         """Have this broker send no more."""
-        self._leg.foreign_full(True)
+        self._full(True)
 
     def resume_writing(self) -> None:
         """Have it go on."""
-        self._leg.foreign_full(False)
-
-
-class SyncProtocol(asyncio.Protocol):
-    """The second connection to the foreign broker, on which its retained messages are read."""
-
-    def __init__(self, leg: SyncOwner) -> None:
-        self._leg = leg
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the leg that it stands."""
-        self.transport = cast(asyncio.Transport, transport)
-        self._leg.sync_dialled(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Give the leg the bytes."""
-        self._leg.sync_received(self, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the leg that it has ended."""
-        self._leg.sync_lost(self, "it closes" if exc is None else describe_error(exc))
+        self._full(False)
 
 
 class HereTransport:
     """The transport of the leg's connection to this broker. What the node writes reaches the leg in
     the next turn, as the node is in the middle of something."""
 
-    def __init__(self, leg: ConnectionOwner, name: str) -> None:
+    def __init__(self, leg: LocalOwner, name: str) -> None:
         """`leg`: its driver; `name`: of the leg."""
         self._leg = leg
         self._written: list[bytes] = []

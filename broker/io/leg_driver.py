@@ -14,7 +14,7 @@ from mqttree.broker.base.log_format import log_line
 from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.config.leg_options import LegModel
 from mqttree.broker.io.driver import Driver
-from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport, SyncProtocol
+from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport
 from mqttree.broker.io.leg_report import leg_report
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.io.leg_watch import LegWatch, own_broker
@@ -64,7 +64,7 @@ class LegDriver:
         self._retained = RetainedHere(driver.node, settings.session)
         self._exchange = new_exchange(settings, self._retained, self._rng)
         self.leg = Leg(settings, self._exchange, self._rng, now, federation, standby=True)
-        self._sync: SyncProtocol | None = None
+        self._sync: ForeignProtocol | None = None
         self._sync_dialling: asyncio.Task[None] | None = None
         self._sync_reads = True
         self._place = 0  # which address was dialled
@@ -230,7 +230,7 @@ class LegDriver:
     async def _dial(self, place: int) -> None:
         try:
             self.leg.password = self._model.password()
-            await self._connect(place, lambda: ForeignProtocol(self))
+            await self._connect(place, self.foreign_protocol)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._foreign is None:
                 self._dialling = None
@@ -239,10 +239,20 @@ class LegDriver:
     async def _dial_sync(self) -> None:
         try:
             self._exchange.sync.password = self._model.password()
-            await self._connect(self._place, lambda: SyncProtocol(self))
+            await self._connect(self._place, self.sync_protocol)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             if self._sync is None:
                 self.sync_lost(None, describe_error(error) or "timed out")
+
+    def foreign_protocol(self) -> ForeignProtocol:
+        """Return what serves a new connection to the foreign broker."""
+        return ForeignProtocol(
+            self.on_dialled, self.foreign_received, self.foreign_lost, self.foreign_full
+        )
+
+    def sync_protocol(self) -> ForeignProtocol:
+        """Return what serves a new second connection, on which retained messages are read."""
+        return ForeignProtocol(self.sync_dialled, self.sync_received, self.sync_lost)
 
     async def _connect(self, place: int, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Open a connection to an address (`place`) of the foreign broker. Raises OSError and
@@ -282,19 +292,19 @@ class LegDriver:
             tuple(number for number in session.inflight if session.qos_in_flight(number) == 2),
         )
 
-    def sync_dialled(self, protocol: SyncProtocol) -> None:
+    def sync_dialled(self, protocol: ForeignProtocol) -> None:
         """Take the second connection to the foreign broker, which stands."""
         self._sync, self._sync_reads = protocol, True
         self._exchange.sync.on_dialled(self.driver.time())
         self.act()
 
-    def sync_received(self, protocol: SyncProtocol, data: bytes) -> None:
+    def sync_received(self, protocol: ForeignProtocol, data: bytes) -> None:
         """Take bytes of the foreign broker on its second connection."""
         if protocol is self._sync:
             self._exchange.sync_received(data, self.driver.time())
             self.act()
 
-    def sync_lost(self, protocol: SyncProtocol | None, why: str) -> None:
+    def sync_lost(self, protocol: ForeignProtocol | None, why: str) -> None:
         """Note that the second connection has ended, for the reason `why`, or (None) could not be
         opened."""
         if protocol is self._sync:
@@ -308,7 +318,7 @@ class LegDriver:
         self.leg.on_lost(why, self.driver.time(), least)
         self.act()
 
-    def foreign_received(self, data: bytes) -> None:
+    def foreign_received(self, _protocol: ForeignProtocol, data: bytes) -> None:
         """Take bytes of the foreign broker."""
         self.leg.foreign_received(data, self.driver.time())
         self.act()

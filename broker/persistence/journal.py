@@ -133,11 +133,6 @@ class Journal:
         """Whether what is recorded is written, and nothing is missing before it."""
         return self.frames.healthy
 
-    @property
-    def busy(self) -> bool:
-        """Whether the driver still has something to write."""
-        return self.frames.busy
-
     def due_lsn(self) -> int:
         """Return the number of the frame that will have what is recorded now."""
         return self.frames.lsn + self.frames.due
@@ -183,31 +178,10 @@ class Journal:
             self._seen.clear()
         frames.seal()
 
-    def force(self) -> None:
-        """Have all that is recorded written with this turn's frame."""
-        self.frames.force()
-
     def take_answers(self, answers: EffectAnswers) -> None:
         """Take the answers of the driver that writes the frames."""
-        answers.take_by(AppendFrame, self.written)
-        answers.take_by(BeginSegment, self.begun)
-
-    def written(self, effect: AppendFrame, error: str | None, now: float) -> bool:
-        """Take the driver's word that all frames up to one are durable, or why not. Returns whether
-        this answer was waited for.
-
-        `effect`: what the last of the frames was written by; `error`: None when all is well; `now`:
-        s.
-        """
-        return self.frames.written(effect.lsn, error)
-
-    def begun(self, effect: BeginSegment, error: str | None, now: float) -> bool:
-        """Take the driver's word that a segment has begun, or why it could not. Returns whether
-        this answer was waited for.
-
-        `effect`: what it was asked for by; `error`: None when all is well; `now`: s.
-        """
-        return self.frames.begun(effect.segment, error)
+        answers.take_by(AppendFrame, self.frames.written)
+        answers.take_by(BeginSegment, self.frames.begun)
 
     def clock_set(self, step: int) -> None:
         """Take note that the time of day was set by `step` ms. Times that were recorded before

@@ -287,10 +287,15 @@ class WriteAheadLog:
         """Return by how much the time of day (s since the epoch) is ahead of the broker's clock."""
         return self.wall() / 1000 - self._host.now
 
-    def written(self, lsn: int, error: str | None) -> bool:
-        """Take the driver's word that all frames up to `lsn` are durable, or why they cannot be
+    def written(self, effect: AppendFrame, error: str | None, now: float) -> bool:
+        """Take the driver's word that all frames up to one are durable, or why they cannot be
         written; an error may also come later, for frames that were not on the disk yet. Returns
-        False for an answer that cannot be meant: nothing has changed."""
+        False for an answer that cannot be meant: nothing has changed.
+
+        `effect`: what the last of the frames was written by; `error`: None when all is well; `now`:
+        s.
+        """
+        lsn = effect.lsn
         if lsn > self.lsn or self.state is State.NEW or (error is None and lsn <= self._answered):
             return False
         self._answered = max(self._answered, lsn)
@@ -311,10 +316,14 @@ class WriteAheadLog:
 
     # ---------------------------------------------------------------- segments
 
-    def begun(self, segment: int, error: str | None) -> bool:
+    def begun(self, effect: BeginSegment, error: str | None, now: float) -> bool:
         """Take the driver's word that a segment has begun, or why it could not; an error may also
         come later, for one that was not on the disk yet. Returns False for an answer that cannot be
-        meant: nothing has changed."""
+        meant: nothing has changed.
+
+        `effect`: what it was asked for by; `error`: None when all is well; `now`: s.
+        """
+        segment = effect.segment
         repeated = segment == self._told
         if segment > self._requested_segment or (
             repeated and (error is None or segment != self._segment)

@@ -17,7 +17,7 @@ from mqttree.broker.config.leg_options import LegModel
 from mqttree.broker.core.client import disconnect
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.io.driver import Driver
-from mqttree.broker.io.leg_connections import ForeignProtocol, SyncProtocol
+from mqttree.broker.io.leg_connections import ForeignProtocol
 from mqttree.broker.io.leg_driver import LegDriver, new_exchange
 from mqttree.broker.leg.effects import DialForeign, LegEffect, Log
 from mqttree.broker.leg.leg import Leg
@@ -102,9 +102,7 @@ class Foreign(Host):
 class Wire:
     """A leg's connection to its foreign broker, as asyncio shows it to a protocol."""
 
-    def __init__(
-        self, leg: SimLeg, foreign: Foreign, protocol: ForeignProtocol | SyncProtocol
-    ) -> None:
+    def __init__(self, leg: SimLeg, foreign: Foreign, protocol: ForeignProtocol) -> None:
         self._leg, self._foreign = leg, foreign
         self._protocol = protocol
         self._first = True
@@ -313,6 +311,6 @@ class SimLeg(LegDriver):
             self.call(lost, "connection refused")
         else:
             second = lost == self._lost_sync
-            protocol = SyncProtocol(self) if second else ForeignProtocol(self)
+            protocol = self.sync_protocol() if second else self.foreign_protocol()
             wire = Wire(self, self.foreign, protocol)
             world.after(world.latency(self.foreign, self.host), self.call, wire.opened)

@@ -232,7 +232,7 @@ def test_a_wrong_value_is_named_with_its_line_and_key(
         ),
         (
             "federation: {overlay-gamma: -1}",
-            "config.yaml:1: federation.overlay-gamma: -1 is not between 0 and 1e+06",
+            "config.yaml:1: federation.overlay-gamma: -1 is not between 0 and 1000000",
         ),
         (
             "\n\nfederation:\n\n  ruoting: flood",

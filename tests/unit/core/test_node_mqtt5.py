@@ -819,7 +819,7 @@ def test_every_option_is_read() -> None:
         ("max_keep_alive", True, "expected a whole number, not yes or no"),
         ("max_keep_alive", 65_536, "65536 is not between 0 and 65535 s"),
         ("receive_maximum", 0, "0 is not between 1 and 65535"),
-        ("retain_available", 1, "expected yes or no, not the number 1"),
+        ("retain_available", 1, "expected true or false, not the number 1"),
         ("response_information", "", "the text is empty"),
         ("response_information", "a\0", "the text has control characters"),
         ("response_information", "ä" * 501, "longer than 1000 bytes"),

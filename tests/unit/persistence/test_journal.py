@@ -291,9 +291,9 @@ def test_setting_the_clock_during_a_checkpoint_expires_no_session() -> None:
     for ahead in (86_400, 2 * 86_400):
         world.node.set_wall(1.7e9 + ahead + world.now - 1000, world.now)
         world.advance(0.03)
-        assert world.journal.busy
+        assert world.journal.frames.busy
     world.advance(60)
-    assert not world.journal.busy
+    assert not world.journal.frames.busy
     again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400, limits=world.limits)
     assert len(again.node.sessions) == 9
     assert world.counters.journal_snapshots == 2
@@ -459,7 +459,7 @@ def test_a_restart_after_a_failed_disk_restores_what_was_there(seed: int) -> Non
             world.files.broken = ""
             for _ in range(40):
                 world.advance(0.5)
-                if world.journal.healthy and not world.journal.busy:
+                if world.journal.healthy and not world.journal.frames.busy:
                     break
             assert world.journal.healthy
             assert picture(world.again(0, copy_of(world.files))) == picture(world)
@@ -626,7 +626,7 @@ def test_records_that_wait_are_written_when_the_broker_stops() -> None:
     world.connect("p", 4).publish("a", b"x", 1, 1)
     client.send(Puback(1))
     assert world.again().session("k").inflight.keys() == {1}
-    world.journal.force()
+    world.journal.frames.force()
     world.settle()
     assert not world.again().session("k").inflight
 

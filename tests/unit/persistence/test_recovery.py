@@ -116,7 +116,7 @@ def test_more_in_flight_than_may_wait_for_the_disk() -> None:
     world.advance(1)
     sizes = []
     world.begin_snapshot()
-    while world.journal.busy:
+    while world.journal.frames.busy:
         world.files.lazy = True
         world.advance(write_ahead_log.STEP_PAUSE)
         sizes += [
@@ -498,7 +498,7 @@ def test_a_checkpoint_that_cannot_begin_is_put_off() -> None:
         world.advance(0.05)
     assert publisher.take() == [Puback(number) for number in range(1, 31)]
     assert world.journal.healthy
-    assert not world.journal.busy
+    assert not world.journal.frames.busy
     assert list(world.files.segments) == [1]
     told = [line for line in world.logged if "journal" in line]
     assert (
