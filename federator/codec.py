@@ -23,8 +23,6 @@ from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Messa
 from mqttree.federator.settings import MAX_ID, Codec
 from mqttree.federator.topics import MessageError
 
-__all__ = ["MAX_DISTANCE", "decode_announcement", "decode_data", "decode_membership", "encode"]
-
 MAX_DISTANCE = 65_535
 """The greatest distance that is believed. What comes from farther is made up, and has no room for
 the hops to come."""

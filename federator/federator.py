@@ -12,8 +12,6 @@ from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Messa
 from mqttree.federator.settings import MAX_LOG, Settings
 from mqttree.federator.topics import Kind, MessageError, parse
 
-__all__ = ["MAX_TOPICS", "Effect", "Federator", "Log", "Publish"]
-
 MAX_TOPICS = 4_096
 """topics with a mesh. Anyone who may publish can begin one, so further ones are refused: with names
 of 1 KiB these are 4 MiB, and a few KiB each beside their logs."""

@@ -12,8 +12,6 @@ from mqttree.federator.mesh_states import Action, Input, State, step
 from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
 from mqttree.federator.settings import MAX_ID, NonMember, Settings
 
-__all__ = ["LIFETIME", "Counts", "Deliver", "Mesh", "MeshEffect", "Send"]
-
 LIFETIME = 3
 """intervals without a sign of life until a core, a child or interest is gone."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["CoreAnnouncement", "Data", "Membership", "Message", "PublicationId"]
-
 
 class PublicationId(NamedTuple):
     """A publication's name: the broker where a client published it, and that one's count."""

@@ -7,8 +7,6 @@ from enum import Enum
 
 from mqttree.broker.base.record import Record
 
-__all__ = ["MAX_ID", "Codec", "NonMember", "Settings"]
-
 MAX_ID = (1 << 32) - 1
 """The highest broker id, sequence number and publication number: they are 32 bits on the wire."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["FILTERS", "MAX_TOPIC", "Kind", "MessageError", "parse"]
-
 MAX_TOPIC = 1024
 """bytes of a federated topic's name. Federators keep the names of all topics, and anyone who may
 publish can make up new ones."""

@@ -26,18 +26,6 @@ from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.stp.priority_vector import MAX_COST_US, RootVector
 
-__all__ = [
-    "MAX_CHANGES",
-    "VERSION",
-    "Bpdu",
-    "BpduError",
-    "ChangeNumber",
-    "Role",
-    "SeqRequest",
-    "decode",
-    "encode",
-]
-
 VERSION = 1
 MAX_CHANGES = 32
 """Topology changes in one BPDU; more than these go into the next."""

@@ -7,8 +7,6 @@ import math
 
 from mqttree.broker.base import machine
 
-__all__ = ["Damped", "capability", "measure"]
-
 _FALLBACK_GHZ = 1.0
 _MAX_CAPABILITY = 100_000_000.0
 

@@ -9,15 +9,6 @@ from mqttree.broker.base.record import Record
 from mqttree.stp.bpdu import ChangeNumber, Role
 from mqttree.stp.priority_vector import RootVector
 
-__all__ = [
-    "Change",
-    "ChangeLog",
-    "ForwardingChanged",
-    "RoleChanged",
-    "RootChanged",
-    "TopologyChange",
-]
-
 
 class RootChanged(Record):
     """This broker follows another root now (possibly itself)."""

@@ -10,8 +10,6 @@ from mqttree.stp.config import TreeConfig
 from mqttree.stp.ports import Port
 from mqttree.stp.priority_vector import MAX_COST_US, FeasibilityTable, RootVector
 
-__all__ = ["Claims"]
-
 
 class Claims:
     """Judges the last BPDU of each port. A claim counts if it is usable, and may be newly followed

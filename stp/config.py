@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mqttree.broker.base.record import Record
 
-__all__ = ["HELLO_S", "MAX_AGE_S", "TreeConfig"]
-
 HELLO_S = 0.5
 MAX_AGE_S = 2.0
 """s; `TreeConfig` has their meaning."""

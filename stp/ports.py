@@ -11,8 +11,6 @@ from mqttree.broker.base.broker_id import Identity
 from mqttree.stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
 from mqttree.stp.priority_vector import RootVector, same_root
 
-__all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
-
 MIN_LINK_COST_US = 50
 """The lowest cost of a link in microseconds: the proof against loops needs a positive cost."""
 

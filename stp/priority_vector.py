@@ -14,16 +14,6 @@ from dataclasses import dataclass, field
 from mqttree.broker.base.address import Address, SortKey, sort_key
 from mqttree.broker.base.broker_id import Identity
 
-__all__ = [
-    "MAX_COST_US",
-    "FeasibilityTable",
-    "RootVector",
-    "better_root",
-    "same_root",
-    "seq_newer",
-    "to_tenths",
-]
-
 MAX_COST_US = 3_600_000_000
 """The highest path cost that is believed: one hour, in microseconds."""
 

@@ -20,8 +20,6 @@ from mqttree.broker.base.record import Record
 from mqttree.stp.config import HELLO_S
 from mqttree.stp.priority_vector import RootVector, better_root, to_tenths
 
-__all__ = ["ANSWER_S", "BALANCE", "CAPABILITY", "DELTA", "GAMMA", "Candidacy", "OverlaySettings"]
-
 CAPABILITY: Final = "capability"
 BALANCE: Final = "balance"
 

@@ -34,8 +34,6 @@ from mqttree.stp.priority_vector import (
 from mqttree.stp.root_policy import CAPABILITY, Candidacy, OverlaySettings
 from mqttree.stp.topic_ping import ASKS, FORMING, LEAVING, TopicPing
 
-__all__ = ["NOTHING", "TO_ALL", "TO_MEMBERS", "Member", "TopicOverlay"]
-
 NOTHING, TO_MEMBERS, TO_ALL = 0, 1, 2
 """To whom a topic PINGREQ is due."""
 

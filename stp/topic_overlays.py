@@ -18,8 +18,6 @@ from mqttree.stp.root_policy import Candidacy, OverlaySettings
 from mqttree.stp.topic_overlay import NOTHING, TO_ALL, TopicOverlay
 from mqttree.stp.topic_ping import FORMING, LEAVING, TopicPing, encode_ping, encode_topics
 
-__all__ = ["Missed", "Outgoing", "TopicOverlays"]
-
 
 class Missed(NamedTuple):
     """A neighbour has become part of a topic's tree here."""

@@ -25,18 +25,6 @@ from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.stp.priority_vector import MAX_COST_US, RootVector
 
-__all__ = [
-    "ASKS",
-    "FORMING",
-    "LEAVING",
-    "TopicPing",
-    "TopicPingError",
-    "decode_pings",
-    "decode_topics",
-    "encode_ping",
-    "encode_topics",
-]
-
 FORMING: Final = 1
 """The sender still collects answers: it is a member, and its claim does not count yet."""
 LEAVING: Final = 2

@@ -8,8 +8,6 @@ import math
 from mqttree.stp.config import TreeConfig
 from mqttree.stp.ports import Port
 
-__all__ = ["Transmission"]
-
 
 class Transmission:
     """The neighbours that have not been sent the newest state. A BPDU is made when it is sent, so

@@ -44,16 +44,6 @@ from mqttree.stp.priority_vector import (
 )
 from mqttree.stp.transmit import Transmission
 
-__all__ = [
-    "Change",
-    "ForwardingChanged",
-    "RoleChanged",
-    "RootChanged",
-    "TopologyChange",
-    "Tree",
-    "TreeConfig",
-]
-
 _U32 = 0xFFFFFFFF
 _MAX_HOPS = 255
 _NEVER = math.inf

@@ -14,7 +14,7 @@ from mqttree.broker.base.record import Record
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.stp.tree import TopologyChange
+    from mqttree.stp.changes import TopologyChange
 
 
 class LinkUp(Record):

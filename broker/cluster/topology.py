@@ -27,7 +27,7 @@ from mqttree.discovery.gossip import decode_members, encode_members
 from mqttree.discovery.member_table import MAX_MEMBERS
 from mqttree.stp import bpdu as bpdus
 from mqttree.stp.bpdu import Role
-from mqttree.stp.tree import ForwardingChanged, RootChanged, TopologyChange
+from mqttree.stp.changes import ForwardingChanged, RootChanged, TopologyChange
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged

@@ -7,8 +7,6 @@ from urllib.parse import unquote, urlsplit
 
 from mqttree.broker.base.address import Address
 
-__all__ = ["BrokerUrl", "read_url"]
-
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 WANTED = "must be mqtt[s]://[USER@]HOST[:PORT]"
 

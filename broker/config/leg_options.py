@@ -17,8 +17,6 @@ from mqttree.broker.leg.rules import RuleError, Rules, parse_rule
 from mqttree.broker.wire.strings import shorten
 from mqttree.routing.topic_filter import valid_topic_name
 
-__all__ = ["LEG_OPTIONS", "LegModel", "read_leg", "read_legs"]
-
 STARTS = {start.value: start for start in Start}
 RETAIN = [each.value for each in Retain]
 PLAIN = "3.1.1-plain"

@@ -14,8 +14,6 @@ from mqttree.broker.leg.retained_rules import Retain
 from mqttree.broker.leg.rules import RuleError, parse_rule
 from mqttree.broker.wire.strings import shorten
 
-__all__ = ["read_bridges"]
-
 VERSIONS = {"mqttv31": 4, "mqttv311": 4, "mqttv50": 5}
 SYNONYMS = {
     "addresses": "address",

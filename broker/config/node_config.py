@@ -8,7 +8,7 @@ from mqttree.broker.config.limits import ConfigLimits
 from mqttree.broker.config.model import BrokerModel
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.discovery.effects import MembershipConfig
-from mqttree.stp.tree import TreeConfig
+from mqttree.stp.config import TreeConfig
 
 MAX_INFLIGHT = 16_384
 """QoS 1 and 2 messages unacknowledged by an MQTT 5 client, whatever larger Receive Maximum it

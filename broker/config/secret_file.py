@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["read_secret"]
-
 MAX_SECRET = 4096
 """bytes; a longer one is some other file."""
 

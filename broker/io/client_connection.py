@@ -22,8 +22,6 @@ from mqttree.broker.base.record import Record
 from mqttree.broker.config.broker_url import BrokerUrl
 from mqttree.broker.io.tls import describe_error
 
-__all__ = ["ClientConnection", "ClientOptions"]
-
 CONNECT_TIMEOUT = 5.0
 """s until the broker has taken the CONNECT and the subscriptions."""
 

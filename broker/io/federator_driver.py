@@ -14,8 +14,6 @@ from mqttree.broker.io.client_connection import ClientConnection, ClientOptions
 from mqttree.federator.federator import Federator, Log
 from mqttree.federator.topics import FILTERS
 
-__all__ = ["FederatorDriver"]
-
 
 class FederatorDriver:
     """A federator in an event loop. It subscribes at its own broker, and only publishes at those of

@@ -18,8 +18,6 @@ from mqttree.broker.wire.errors import WireError
 from mqttree.broker.wire.packets import Connack, Connect, Disconnect
 from mqttree.broker.wire.varint import read_length
 
-__all__ = ["forget"]
-
 MAX_CONNACK_BYTES = 64 * 1024
 """bytes of a CONNACK that are read."""
 

@@ -10,8 +10,6 @@ from mqttree.broker.leg.retained_exchange import RetainedExchange
 if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
 
-__all__ = ["leg_report"]
-
 
 def leg_report(
     leg: Leg, exchange: RetainedExchange, session: Session | None, broker: str, now: float

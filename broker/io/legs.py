@@ -26,8 +26,6 @@ from mqttree.broker.leg.session_pair import SESSION
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.routing.topic_filter import valid_topic_name
 
-__all__ = ["Legs"]
-
 LOOK = 1.0
 """s between two looks at all legs."""
 

@@ -13,9 +13,6 @@ the Reason Code to answer.
 from __future__ import annotations
 
 from mqttree.broker.wire.constants import (
-    BRIDGE_BIT,
-    MAX_PACKET_SIZE,
-    MAX_REMAINING_LENGTH,
     V5,
     V31,
     V311,
@@ -23,16 +20,14 @@ from mqttree.broker.wire.constants import (
     PacketType,
     ReasonCode,
 )
-from mqttree.broker.wire.decode import decode_connect, decode_packet, decode_publish
-from mqttree.broker.wire.encode import encode_packet, encode_publish, publish_bytes, return_code
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet, publish_bytes, return_code
 from mqttree.broker.wire.errors import (
     MalformedPacket,
     ProtocolViolation,
-    UnsupportedVersion,
     WireError,
 )
 from mqttree.broker.wire.packets import (
-    Ack,
     Auth,
     Connack,
     Connect,
@@ -60,17 +55,13 @@ from mqttree.broker.wire.properties import (
 )
 from mqttree.broker.wire.reader import Decoder, PacketReader
 from mqttree.broker.wire.strings import check_topic_filter, check_topic_name
-from mqttree.broker.wire.varint import decode_varint, encode_varint
+from mqttree.broker.wire.varint import encode_varint
 
 __all__ = [
-    "BRIDGE_BIT",
-    "MAX_PACKET_SIZE",
-    "MAX_REMAINING_LENGTH",
     "V5",
     "V31",
     "V311",
     "WILL",
-    "Ack",
     "Auth",
     "Connack",
     "Connect",
@@ -96,19 +87,14 @@ __all__ = [
     "SubscriptionRequest",
     "Unsuback",
     "Unsubscribe",
-    "UnsupportedVersion",
     "Will",
     "WireError",
     "check_topic_filter",
     "check_topic_name",
-    "decode_connect",
     "decode_packet",
     "decode_properties",
-    "decode_publish",
-    "decode_varint",
     "encode_packet",
     "encode_properties",
-    "encode_publish",
     "encode_varint",
     "publish_bytes",
     "return_code",

@@ -43,9 +43,6 @@ from mqttree.broker.wire.publish_header import (
 from mqttree.broker.wire.strings import encode_binary, encode_string
 from mqttree.broker.wire.varint import encode_varint
 
-__all__ = ["encode_packet", "encode_publish", "encode_varint", "publish_bytes", "return_code"]
-
-
 _ACK_HEADS: Final = {
     Puback: PUBACK_HEAD,
     Pubrec: PUBREC_HEAD,

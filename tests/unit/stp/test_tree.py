@@ -17,9 +17,10 @@ from mqttree.broker.base.broker_id import Identity
 from mqttree.stp import capability as capability_module
 from mqttree.stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest, decode, encode
 from mqttree.stp.changes import ChangeLog, ForwardingChanged, RootChanged, TopologyChange
+from mqttree.stp.config import TreeConfig
 from mqttree.stp.ports import Port
 from mqttree.stp.priority_vector import FeasibilityTable, RootVector
-from mqttree.stp.tree import Tree, TreeConfig
+from mqttree.stp.tree import Tree
 from tests.kit.effort import examples
 
 ROOT, DESIGNATED, BLOCKED, NONE = Role.ROOT, Role.DESIGNATED, Role.BLOCKED, Role.NONE
