@@ -9,5 +9,5 @@ finds moves that pay. No broker runs in any of these.
 `least_squares`, and `scaling_page` is the page. `command` is the command line of all.
 
 `changes` and `drift` compute what becomes of a placement; `controller_speed` and `takeover` measure
-a federation on this machine, which `loopback` starts.
+a federation on this machine, which `lab.loopback` starts.
 """

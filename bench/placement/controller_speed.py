@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from mqttree.bench import checked
+from mqttree.bench.lab.loopback import Broker, LoopbackError, federation, root_of
 from mqttree.bench.lab.priority import woken_in_time
 from mqttree.bench.load.cpu import cores, on_cores
-from mqttree.bench.placement.loopback import Broker, LoopbackError, federation, root_of
 from mqttree.bench.workloads.workload import popular_topics
 from mqttree.broker.wire import encode_packet
 from mqttree.broker.wire.packets import Connect, Publish
@@ -214,7 +214,7 @@ def make_known(brokers: list[Broker], publishers: Publishers, topics: int) -> No
             time.sleep(PUBLISHING)
         # It asks for rates while it is asked itself.
         ask(root.admin, [request], 1.0, 1)
-        state = root.get("/api/v1/placement")
+        state = root.get("/placement")
         if state is not None and state["topics"] >= topics:
             return
     raise LoopbackError(f"the rates of {topics} topics are not known after {KNOWN_WAIT:g} s")

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mqttree.bench import checked
-from mqttree.bench.placement.loopback import Broker, LoopbackError, federation
+from mqttree.bench.lab.loopback import Broker, LoopbackError, federation
 
 if TYPE_CHECKING:
     from mqttree.multi_client import MultiClient

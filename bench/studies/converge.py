@@ -27,8 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqttree.bench.lab.agreement import agreed, ask
-from mqttree.bench.lab.launcher import Program, mqttree
-from mqttree.bench.lab.ports import free_ports
+from mqttree.bench.lab.loopback import Broker
 from mqttree.bench.load import LoadError, Probe
 
 PROBE = 0.005
@@ -39,18 +38,6 @@ PATIENCE = 30.0
 
 class ConvergeError(Exception):
     """A phase did not end within PATIENCE."""
-
-
-class Broker(Program):
-    """One broker process, with default settings but for the routing."""
-
-    def __init__(self, port: int, admin: int, cluster: str, routing: str) -> None:
-        """A broker that listens at `port`, with the admin port `admin`, in the cluster of the name
-        `cluster`, with this `routing`. Nothing is started yet."""
-        self.port, self.admin = port, admin
-        command = mqttree("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
-        command += ["--cluster", cluster, "--routing", routing, "--log-level", "error"]
-        super().__init__(f"{port}", command, None)
 
 
 async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
@@ -121,15 +108,14 @@ async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -
 async def measure(count: int, number: int, routing: str) -> dict[str, float]:
     """Run the round `number` with `count` brokers and this `routing`; return what took how long
     (s)."""
-    ports = free_ports(2 * count)
-    cluster = f"converge-{os.getpid()}-{number}"
+    flags = ["--cluster", f"converge-{os.getpid()}-{number}", "--routing", routing]
+    flags += ["--log-level", "error"]
     result = {}
-    brokers: list[Broker] = []
+    brokers = [Broker(f"b{index}", None, *flags) for index in range(count)]
     try:
         began = time.monotonic()
-        for index in range(count):
-            brokers.append(Broker(ports[2 * index], ports[2 * index + 1], cluster, routing))
-            brokers[-1].launch()
+        for broker in brokers:
+            broker.launch()
         await until_agreed(brokers)
         result["start"] = time.monotonic() - began
         root = await until_star(brokers)

@@ -1,11 +1,9 @@
-"""Some brokers as processes on 127.0.0.1 that are one federation, for what is measured of placement
-on this machine."""
+"""Brokers as processes on 127.0.0.1, and some that are one federation, for what is measured on this
+machine."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import shutil
 import signal
 import subprocess
@@ -19,6 +17,8 @@ from mqttree.bench.lab.agreement import View, agreed
 from mqttree.bench.lab.launcher import Program, mqttree
 from mqttree.bench.lab.ports import free_ports
 from mqttree.bench.load.cpu import process_time
+from mqttree.broker.base.address import Address
+from mqttree.broker.cli.admin_client import AdminPort, StatusError
 
 PATIENCE = 60.0
 """s until brokers are one federation."""
@@ -32,34 +32,26 @@ class LoopbackError(ValueError):
 
 
 class Broker(Program):
-    """One broker with default settings."""
+    """One broker with default settings, but for its flags."""
 
-    def __init__(self, name: str, folder: Path, seed: str) -> None:
-        """`name`: for people; `folder`: for its log; `seed`: address of another broker, "": it is
-        the first. Nothing is started yet."""
+    def __init__(self, name: str, log: Path | None, *flags: str) -> None:
+        """`name`: for people; `log`: the file for its output, None: there is none; `flags`: beside
+        those of its ports. Nothing is started yet."""
         self.port, self.admin = free_ports(2)
-        flags = ["--listen", self.address, "--admin", f"127.0.0.1:{self.admin}", "--name", name]
-        flags += ["--cluster", "placement", "--discovery", "static", "--log-level", "warning"]
-        if seed:
-            flags += ["--seed", seed]
-        super().__init__(name, mqttree(*flags), folder / f"{name}.log")
+        ports = ("--listen", self.address, "--admin", f"127.0.0.1:{self.admin}")
+        super().__init__(name, mqttree(*ports, *flags), log)
 
     @property
     def address(self) -> str:
         """HOST:PORT for clients."""
         return f"127.0.0.1:{self.port}"
 
-    def get(self, path: str) -> Any:
-        """Return what its admin port answers, None if it does not. `path`: of the request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
+    def get(self, path: str) -> dict[str, Any] | None:
+        """Return what its admin port answers, None if it does not. `path`: below `/api/v1`."""
         try:
-            connection.request("GET", path, headers={"Connection": "close"})
-            answer = connection.getresponse()
-            return json.loads(answer.read()) if answer.status == 200 else None
-        except (OSError, http.client.HTTPException, ValueError):
+            return AdminPort(Address("127.0.0.1", self.admin)).get(path, timeout=5)
+        except StatusError:
             return None
-        finally:
-            connection.close()
 
     def cpu(self) -> float:
         """Return the CPU time of its threads (s). Raises LoopbackError: it has ended."""
@@ -76,11 +68,13 @@ def federation(count: int) -> Iterator[list[Broker]]:
     """Start `count` brokers; yields them when they are one federation, and ends them. Raises
     LoopbackError: they do not become one."""
     folder = Path(tempfile.mkdtemp(prefix="mqttree-placement-"))
+    flags = ["--cluster", "placement", "--discovery", "static", "--log-level", "warning"]
     brokers: list[Broker] = []
     try:
-        for number in range(count):
-            seed = brokers[0].address if brokers else ""
-            brokers.append(Broker(f"b{number}", folder, seed))
+        for name in (f"b{number}" for number in range(count)):
+            seed = ["--seed", brokers[0].address] if brokers else []
+            log = folder / f"{name}.log"
+            brokers.append(Broker(name, log, "--name", name, *flags, *seed))
             brokers[-1].launch(session=True)
         _settle(brokers)
         yield brokers
@@ -97,7 +91,7 @@ def _settle(brokers: list[Broker]) -> None:
         for broker in brokers:
             if not broker.running:
                 raise LoopbackError(f"{broker.name} has ended: {broker.said()}")
-        views: list[View | None] = [broker.get("/api/v1/federation") for broker in brokers]
+        views: list[View | None] = [broker.get("/federation") for broker in brokers]
         if agreed(views):
             return
         time.sleep(PAUSE)
@@ -108,7 +102,7 @@ def root_of(brokers: list[Broker]) -> Broker:
     """Return which of the `brokers` is the root of the tree, and decides. Raises LoopbackError:
     they do not answer."""
     for broker in brokers:
-        view = broker.get("/api/v1/federation")
+        view = broker.get("/federation")
         if view is not None and view["root"] == view["id"]:
             return broker
     raise LoopbackError("no broker is the root")
