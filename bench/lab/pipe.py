@@ -17,28 +17,6 @@ class Pipe:
     any more, and has all changes that last, later ones first.
     """
 
-    __slots__ = (
-        "_busy_until",
-        "_changes",
-        "_delay",
-        "_first",
-        "_jitter",
-        "_last",
-        "_loss",
-        "_ns_per_byte",
-        "_queue",
-        "_shut",
-        "_there",
-        "bytes",
-        "direct",
-        "dropped_loss",
-        "dropped_queue",
-        "dropped_shut",
-        "open",
-        "packets",
-        "wire",
-    )
-
     def __init__(self, wire: Wire | None) -> None:
         """Take what the link is like; None: there is none, and nothing ever passes."""
         self.open = self._there = wire is not None

@@ -298,24 +298,6 @@ class Admin:
 class AdminProtocol(asyncio.Protocol):
     """One HTTP connection: requests one after another, answered at once."""
 
-    __slots__ = (
-        "_admin",
-        "_asking",
-        "_buffer",
-        "_closing",
-        "_due",
-        "_expected",
-        "_heads",
-        "_limits",
-        "_local",
-        "_name",
-        "_paused",
-        "_timer",
-        "_timer_at",
-        "host",
-        "transport",
-    )
-
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._limits = admin.limits

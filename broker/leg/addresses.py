@@ -17,8 +17,6 @@ HOME_LONGEST = 1800.0
 class Addresses:
     """The addresses of one leg, as numbers from 0."""
 
-    __slots__ = ("_count", "_look_at", "_pause", "_turn", "place")
-
     def __init__(self, count: int, round_robin: bool) -> None:
         """`count`: how many there are; `round_robin`: all are equal."""
         self.place = 0

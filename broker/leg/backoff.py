@@ -29,8 +29,6 @@ to take the session."""
 class Backoff:
     """The pauses of one leg."""
 
-    __slots__ = ("_brief", "_pause", "_rng", "_up_since")
-
     def __init__(self, rng: random.Random) -> None:
         """`rng`: draws the pauses."""
         self._rng = rng

@@ -11,8 +11,6 @@ version of MQTT, or without the bit of a bridge."""
 class ProtocolLevel:
     """The version of MQTT of one leg's next CONNECT."""
 
-    __slots__ = ("_answered", "_plain", "_set", "_unanswered", "changed", "plain", "version")
-
     def __init__(self, version: int, *, plain: bool = False) -> None:
         """`version`: the one that is set, 5 or 4 (3.1.1); 0: it is found out; `plain`: without the
         bit of a bridge from the start."""

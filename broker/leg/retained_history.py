@@ -29,8 +29,6 @@ class Write(NamedTuple):
 class RetainedHistory:
     """The past of one leg's topics, by their names here."""
 
-    __slots__ = ("_came", "_most_came", "_most_seen", "_own_id", "_seen", "_unsure_until", "common")
-
     def __init__(
         self, own_id: bytes, began: int, most_came: int = CAME, most_seen: int = SEEN
     ) -> None:

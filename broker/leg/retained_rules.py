@@ -46,8 +46,6 @@ class RetainedRules:
     """The rules of one leg, for retained topics. Those of groups are left out: what is for one
     member of many is no common state."""
 
-    __slots__ = ("_rules", "retain")
-
     def __init__(self, rules: Rules, retain: Retain) -> None:
         """`rules`: of the leg; `retain`: which way RETAIN crosses."""
         self.retain = retain

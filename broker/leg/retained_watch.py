@@ -12,8 +12,6 @@ ACKNOWLEDGING = (PUBACK, PUBREC, PUBCOMP)
 class RetainedWatch:
     """What one leg has sent and does not know to be there, by its names here."""
 
-    __slots__ = ("_by_id", "_repeated", "_topics")
-
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[str, int]] = {}  # packet identifier -> topic, QoS
         self._topics: dict[str, list[int]] = {}  # topic -> QoS of its messages

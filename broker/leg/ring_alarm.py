@@ -9,8 +9,6 @@ from mqttree.broker.wire.strings import shorten
 class RingAlarm:
     """The rings of one leg that were logged."""
 
-    __slots__ = ("_crossing", "_loops", "_name", "_named", "_rings")
-
     def __init__(self, name: str, crossing: Crossing) -> None:
         """`name`: of the leg; `crossing`: what notices them."""
         self._name, self._crossing = name, crossing

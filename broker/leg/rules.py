@@ -160,8 +160,6 @@ def parse_rule(line: str) -> Rule:
 class Rules:
     """All rules of one leg."""
 
-    __slots__ = ("_local", "_remote", "_rules", "mapped", "unnamed")
-
     def __init__(self, rules: Sequence[Rule]) -> None:
         """`rules`: in the order in which they count."""
         self._rules = tuple(rules)

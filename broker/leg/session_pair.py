@@ -42,8 +42,6 @@ def is_note(topic_filter: str) -> bool:
 class SessionPair:
     """What one leg knows of both."""
 
-    __slots__ = ("_cleaned", "_forgets", "heir", "known", "present", "shared")
-
     def __init__(self) -> None:
         self.known: LocalSession | None = None
         """The session here when the connection was opened; None: there was none."""

@@ -20,18 +20,6 @@ SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
 class Subscriptions:
     """The subscriptions of one leg. What it returns as bytes is to be sent."""
 
-    __slots__ = (
-        "_asked",
-        "_behind_retained",
-        "_early",
-        "_granted",
-        "_retain",
-        "_settings",
-        "_version",
-        "brings_stored",
-        "taken",
-    )
-
     def __init__(self, settings: LegSettings) -> None:
         """`settings`: of the leg."""
         self.brings_stored = False

@@ -17,8 +17,6 @@ ID_AND_CODE = 3
 class Unmatched:
     """Counts such messages by rule, if there are several rules."""
 
-    __slots__ = ("_counts", "_found", "_rules", "_topics", "kept")
-
     def __init__(self, rules: Rules) -> None:
         """`rules`: of the leg."""
         self._rules = rules.outward_rules

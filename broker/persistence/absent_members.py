@@ -66,22 +66,6 @@ EVERYTHING = b"#"
 class AbsentMember:
     """One broker that is away."""
 
-    __slots__ = (
-        "_known",
-        "_lost",
-        "_trie",
-        "asked_at",
-        "back",
-        "cut_at",
-        "cut_from",
-        "dropped",
-        "filters",
-        "lacking",
-        "lacks_since",
-        "position",
-        "since",
-    )
-
     def __init__(
         self,
         filters: tuple[bytes, ...],
