@@ -268,3 +268,11 @@ def star_of(folder: Path, routing: str) -> Iterator[list[Broker]]:
         middle = next(broker for broker in cluster.brokers if broker not in far)
         yield [middle, *far]
         cluster.show()
+
+
+def secret_file(folder: Path, name: str, text: str) -> str:
+    """A file that its owner alone may read."""
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)

@@ -12,7 +12,7 @@ from mqttree.broker.base.address import Address
 from mqttree.broker.config.options import AdminTlsSettings
 from mqttree.broker.io.admin_access import AdminAccess
 from tests.kit.admin_server import AdminServer
-from tests.kit.brokers import Broker
+from tests.kit.brokers import Broker, secret_file
 from tests.kit.command import mqttree
 from tests.kit.waiting import until
 from tests.process.certificates import Authority
@@ -20,15 +20,10 @@ from tests.process.certificates import Authority
 TOKEN = "0123456789abcdef"
 
 
-def token_file(folder: Path) -> Path:
-    path = folder / "token"
-    path.write_text(TOKEN)
-    path.chmod(0o600)
-    return path
-
-
 async def test_every_path_but_health_needs_the_token(tmp_path: Path) -> None:
-    async with AdminServer(AdminAccess(token_file(tmp_path)), lambda _: {"drain": {}}) as port:
+    async with AdminServer(
+        AdminAccess(Path(secret_file(tmp_path, "token", TOKEN))), lambda _: {"drain": {}}
+    ) as port:
         right, wrong = f"Authorization: Bearer {TOKEN}", "Authorization: Bearer 0123456789abcdeX"
         for line in (
             "GET /metrics",
@@ -60,7 +55,9 @@ async def test_health_says_yes_or_no_to_everybody_and_more_with_the_token(tmp_pa
         "same_broker": [],
         "last_error": "",
     }
-    async with AdminServer(AdminAccess(token_file(tmp_path)), lambda _: {"drain": {}}) as port:
+    async with AdminServer(
+        AdminAccess(Path(secret_file(tmp_path, "token", TOKEN))), lambda _: {"drain": {}}
+    ) as port:
         port.admin._legs = lambda: [leg]
         assert await port.get("/healthz") == (200, "ok\n")
         assert await port.get("/readyz") == (200, "ready\n")
@@ -116,8 +113,8 @@ def test_status_and_drain_bring_the_token(tmp_path: Path) -> None:
             f"mqttree: 127.0.0.1:{broker.admin} wants a token (--admin-token-file)\n",
         )
         assert "wants a token (--admin-token-file)" in refused("links", *where)[1]
-        other = token_file(tmp_path)
-        code, text = refused("status", *where, "--admin-token-file", str(other))
+        other = secret_file(tmp_path, "token", TOKEN)
+        code, text = refused("status", *where, "--admin-token-file", other)
         assert (code, "does not take this token" in text) == (1, True)
         for command in ("status", "links"):
             assert refused(command, *where, "--admin-token-file", str(made)) == (0, "")
@@ -125,7 +122,7 @@ def test_status_and_drain_bring_the_token(tmp_path: Path) -> None:
         made.write_text(TOKEN)
         os.kill(broker.process.pid, signal.SIGHUP)
         until(lambda: broker.lines("reloaded"), "the broker reloads")
-        assert refused("status", *where, "--admin-token-file", str(other)) == (0, "")
-        assert refused("drain", *where, "--admin-token-file", str(other)) == (0, "")
+        assert refused("status", *where, "--admin-token-file", other) == (0, "")
+        assert refused("drain", *where, "--admin-token-file", other) == (0, "")
     finally:
         broker.end(signal.SIGKILL)

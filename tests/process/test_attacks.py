@@ -11,12 +11,12 @@ from pathlib import Path
 
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.discovery.drivers.multicast import GROUP, PORT
-from tests.kit.brokers import Broker, Cluster
+from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.clients import Client, Make
 from tests.kit.link_harness import message
 from tests.kit.waiting import until
 from tests.process.stranger import Stranger
-from tests.process.test_federation import overhear, secret_file
+from tests.process.test_federation import overhear
 
 PAYLOAD = b"what nobody on the way is to read"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqttree.bench.lab.ports import free_ports
-from tests.kit.brokers import Broker, Cluster
+from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.command import mqttree
 from tests.kit.waiting import PATIENCE
 from tests.process.certificates import Authority
@@ -44,18 +44,13 @@ def errors(findings: list[dict[str, str]]) -> list[tuple[str, str]]:
     return [(each["check"], each["text"]) for each in findings if each["level"] == "error"]
 
 
-def secret(folder: Path, name: str, text: str) -> str:
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o600)
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers with a secret that find each other by multicast."""
     folder = tmp_path_factory.mktemp("doctor")
-    with Cluster(folder, "--secret-file", secret(folder, "secret", "0123456789abcdef")) as cluster:
+    with Cluster(
+        folder, "--secret-file", secret_file(folder, "secret", "0123456789abcdef")
+    ) as cluster:
         for _ in range(2):
             cluster.add()
         cluster.settle()
@@ -95,7 +90,7 @@ def test_between_brokers_that_see_each_other_nothing_is_wrong(two: Cluster) -> N
 
 
 def test_people_get_lines_with_remedies_and_a_summary(two: Cluster, tmp_path: Path) -> None:
-    wrong = secret(tmp_path, "wrong", "fedcba9876543210")
+    wrong = secret_file(tmp_path, "wrong", "fedcba9876543210")
     answer = doctor(*asked(two, "--secret-file", wrong, two.brokers[0].address))
     assert answer.returncode == 1
     assert f"error    secret     {two.brokers[0].address} has another cluster" in answer.stdout
@@ -106,7 +101,7 @@ def test_people_get_lines_with_remedies_and_a_summary(two: Cluster, tmp_path: Pa
 def test_what_keeps_two_brokers_apart_is_named(two: Cluster, tmp_path: Path) -> None:
     at = two.brokers[0].address
     right = two.flags
-    wrong = secret(tmp_path, "wrong", "fedcba9876543210")
+    wrong = secret_file(tmp_path, "wrong", "fedcba9876543210")
     (port,) = free_ports(1)
     cases = [
         ([at, "--secret-file", wrong], "secret", "has another cluster secret"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqttree.discovery.drivers.multicast import GROUP, PORT
-from tests.kit.brokers import Broker, Cluster
+from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.clients import Client, Make, repeated
 from tests.kit.waiting import PATIENCE, until
 
@@ -307,13 +307,6 @@ def test_seeds_may_be_host_names(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ who is not invited
-
-
-def secret_file(folder: Path, name: str, text: str) -> str:
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o600)
-    return str(path)
 
 
 def alone(broker: Broker) -> bool:

@@ -18,6 +18,7 @@ from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.io.auth_service import AuthService
 from mqttree.broker.limits import Limits
 
+FIRST_WORDS = "allow, deny, listener, user, anonymous, client, everyone"
 WRONG = [
     ("allow", "1: one of publish, subscribe, receive, all is missing"),
     ("allow publish", "1: the topic filter is missing"),
@@ -33,14 +34,8 @@ WRONG = [
         ),
     ),
     ("allow all " + "/" * 201, "1: the filter has more than 201 levels"),
-    (
-        "topic read a",
-        "1: 'topic' is none of allow, deny, listener, user, anonymous, client, everyone",
-    ),
-    (
-        "Allow all a",
-        "1: 'Allow' is none of allow, deny, listener, user, anonymous, client, everyone",
-    ),
+    ("topic read a", f"1: 'topic' is none of {FIRST_WORDS}"),
+    ("Allow all a", f"1: 'Allow' is none of {FIRST_WORDS}"),
     ("user", "1: 'user' needs a name"),
     ("client", "1: 'client' needs a pattern"),
     ("listener", "1: 'listener' needs a name"),
@@ -111,32 +106,24 @@ def test_the_access_section_names_files_and_who_is_anonymous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("entry", "reason"),
     [
-        ("access: x", "c.yaml:1: access: expected keys and values, not the text 'x'"),
-        ("access:\n  user: x", "c.yaml:2: access.user: unknown key; did you mean 'users'?"),
+        ("user: x", "unknown key; did you mean 'users'?"),
+        ("users: 7", "expected a text, not the number 7; put it in quotes"),
+        ("rules: ''", "'' is not a file name"),
         (
-            "access:\n  users: 7",
-            "c.yaml:2: access.users: expected a text, not the number 7; put it in quotes",
+            "anonymous: maybe",
+            "expected yes or no, or listeners with yes or no each, not the text 'maybe'",
         ),
-        ("access:\n  rules: ''", "c.yaml:2: access.rules: '' is not a file name"),
-        (
-            "access:\n  anonymous: maybe",
-            (
-                "c.yaml:2: access.anonymous: expected yes or no, "
-                "or listeners with yes or no each, not the text 'maybe'"
-            ),
-        ),
-        (
-            "access:\n  anonymous: {tls: 1}",
-            "c.yaml:2: access.anonymous: listener 'tls': expected yes or no, not the number 1",
-        ),
+        ("anonymous: {tls: 1}", "listener 'tls': expected yes or no, not the number 1"),
     ],
 )
-def test_a_wrong_access_section_is_answered_by_one_line(text: str, line: str) -> None:
+def test_a_wrong_access_section_is_answered_by_one_line(entry: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=r"^c.yaml:1: access: expected keys and values, not"):
+        section("access: x")
     with pytest.raises(ConfigError) as caught:
-        section(text)
-    assert str(caught.value) == line
+        section(f"access:\n  {entry}")
+    assert str(caught.value) == f"c.yaml:2: access.{entry.partition(':')[0]}: {reason}"
 
 
 async def test_verified_passwords_are_remembered_until_the_next_reload(tmp_path: Path) -> None:

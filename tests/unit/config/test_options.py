@@ -298,39 +298,37 @@ def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: st
 
 
 @pytest.mark.parametrize(
-    ("flags", "line"),
+    ("flag", "value", "reason"),
     [
-        ({"routing": "Flood"}, "--routing: 'Flood' is not one of flood, interest, topic"),
-        ({"discovery": ""}, "--discovery: '' is not one of multicast, static, dns, off"),
-        (
-            {"listen": "127.0.0.1:65536"},
-            "--listen: address '127.0.0.1:65536': port '65536' is not a number",
-        ),
-        (
-            {"listen": "300.0.0.1:1"},
-            "--listen: address '300.0.0.1:1': '300.0.0.1' is not an IPv4 address",
-        ),
-        (
-            {"listen": "::1:1883:x"},
-            "--listen: address '::1:1883:x': an IPv6 address with a port is written [IPv6]:PORT",
-        ),
-        (
-            {"advertise": "0.0.0.0:1"},
-            "--advertise: address '0.0.0.0:1': it has to be one address",
-        ),
-        ({"seed": ["0.0.0.0:1"]}, "--seed: address '0.0.0.0:1': a seed has to name one host"),
-        ({"seed": [""]}, "--seed: address '': host is empty"),
-        ({"name": "a\nb"}, "--name: name 'a\\nb' has characters that cannot be printed"),
-        ({"data_dir": ""}, "--data-dir: '' is not a file name"),
-        ({"secret_file": "/"}, "--secret-file: cannot read /: Is a directory"),
-        ({"log_level": "loud"}, "--log-level: 'loud' is not one of debug, info, warning, error"),
-        ({"config": "nowhere.yaml"}, "cannot read nowhere.yaml: No such file or directory"),
-        ({"config": "/"}, "cannot read /: Is a directory"),
-        ({"config": "a\0b"}, "cannot read 'a\\x00b': not a file name"),
+        ("routing", "Flood", "'Flood' is not one of flood, interest, topic"),
+        ("discovery", "", "'' is not one of multicast, static, dns, off"),
+        ("listen", "127.0.0.1:65536", "address '127.0.0.1:65536': port '65536' is not a number"),
+        ("listen", "300.0.0.1:1", "address '300.0.0.1:1': '300.0.0.1' is not an IPv4 address"),
+        ("listen", "::1:1883:x", "address '::1:1883:x': an IPv6 address with a port is written"),
+        ("advertise", "0.0.0.0:1", "address '0.0.0.0:1': it has to be one address"),
+        ("seed", ["0.0.0.0:1"], "address '0.0.0.0:1': a seed has to name one host"),
+        ("seed", [""], "address '': host is empty"),
+        ("name", "a\nb", "name 'a\\nb' has characters that cannot be printed"),
+        ("data_dir", "", "'' is not a file name"),
+        ("secret_file", "/", "cannot read /: Is a directory"),
+        ("log_level", "loud", "'loud' is not one of debug, info, warning, error"),
     ],
 )
-def test_a_wrong_flag_is_named(tmp_path: Path, flags: dict[str, Any], line: str) -> None:
-    assert refusal(tmp_path, **flags).startswith(line)
+def test_a_wrong_flag_is_named(tmp_path: Path, flag: str, value: Any, reason: str) -> None:
+    line = f"--{flag.replace('_', '-')}: {reason}"
+    assert refusal(tmp_path, **{flag: value}).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("nowhere.yaml", "cannot read nowhere.yaml: No such file or directory"),
+        ("/", "cannot read /: Is a directory"),
+        ("a\0b", "cannot read 'a\\x00b': not a file name"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: str, line: str) -> None:
+    assert refusal(tmp_path, config=path).startswith(line)
 
 
 def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
