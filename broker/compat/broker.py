@@ -16,7 +16,10 @@ from typing import Any
 
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.broker import (
+    BrokerContext,
     ExternalServer,
+    RetainedApplicationMessage,
+    Server,
 )
 from amqtt.contexts import BrokerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
@@ -54,6 +57,7 @@ from mqttree.broker.io.journal_writer import JournalWriter
 from mqttree.broker.io.listener import Listener
 from mqttree.broker.limits import DEFAULTS, Limits
 
+__all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
 """Names beside amqtt's Broker that can be imported from here, too."""
 
 PLUGIN_TIMEOUT = 5.0
