@@ -970,59 +970,12 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
 
 def driver_of(node: Node) -> Driver:
     """A node's driver in the loop that runs."""
-    found: list[Driver] = []
-    discovery_driver = DiscoveryDriver(None, DEFAULTS)
-    tasks = set()
-
-    def effects() -> None:
-        for effect in node.take_effects():
-            if isinstance(effect, Dial):
-                tasks.add(
-                    asyncio.get_running_loop().create_task(discovery_driver.dial(effect, found[0]))
-                )
-
-    found.append(Driver(node, asyncio.get_running_loop(), effects))
-    return found[0]
+    return Driver(node, asyncio.get_running_loop(), lambda: None)
 
 
 def new_node(**config: Any) -> Node:
     config = {"discovery": "off"} | config
     return Node(NodeConfig(**config), asyncio.get_running_loop().time(), 1.7e9, random.Random(1))
-
-
-async def serve(driver: Driver, where: tuple[str, int] | str) -> tuple[Listener, Any]:
-    """Listen for a driver; returns the listener and its address."""
-    listener = Listener("tcp", None, limits=Limits())
-
-    def never(*_: object) -> Any:
-        raise AssertionError("no protocol is needed")
-
-    listener.instance = await listener.listen(
-        never, where, None, refused=never, failed=never, plain=lambda: driver
-    )
-    return listener, listener.instance.sockets[0].getsockname()
-
-
-def test_a_link_can_be_dialled_between_two_drivers(runner: asyncio.Runner) -> None:
-    """Between two drivers, there and back; then the other end goes."""
-
-    async def scenario() -> None:
-        calling, called = (new_node(id=number * 8, discovery="static") for number in (b"1", b"2"))
-        one, two = driver_of(calling), driver_of(called)
-        listener, (host, port) = await serve(two, ("127.0.0.1", 0))
-        await DiscoveryDriver(None, DEFAULTS).dial(Dial(host, port), one)
-        (conn,) = calling.connections
-        assert (conn.kind, conn.peer, conn.listener) == ("out", f"{host}:{port}", "link")
-        while not (calling.cluster.links and called.cluster.links):
-            await asyncio.sleep(0)
-        listener.close_listening()
-        two.stop()
-        while calling.connections or called.connections:
-            await asyncio.sleep(0)
-        assert not calling.cluster.links
-        one.stop()
-
-    runner.run(scenario())
 
 
 def test_a_dial_that_fails_is_reported(
@@ -1056,16 +1009,22 @@ def test_a_dial_that_fails_is_reported(
     runner.run(scenario())
 
 
-def test_a_dial_that_succeeds_after_the_stop_is_closed(runner: asyncio.Runner) -> None:
+def test_a_dial_that_succeeds_makes_a_link_until_the_stop(runner: asyncio.Runner) -> None:
     async def scenario() -> None:
-        node = new_node()
-        driver = driver_of(node)
+        node = new_node(discovery="static")
+        driver, dialling = driver_of(node), DiscoveryDriver(None, DEFAULTS)
         with socket.create_server(("127.0.0.1", 0)) as server:
+            host, port = server.getsockname()
+            await dialling.dial(Dial(host, port), driver)
+            (conn,) = node.connections
+            assert (conn.kind, conn.peer, conn.listener) == ("out", f"{host}:{port}", "link")
             driver.stop()
-            await DiscoveryDriver(None, DEFAULTS).dial(Dial(*server.getsockname()), driver)
+            await dialling.dial(Dial(host, port), driver)
+            server.accept()[0].close()
             with server.accept()[0] as accepted:
                 assert accepted.recv(1) == b""
-        assert not node.connections
+        while node.connections:
+            await asyncio.sleep(0)
 
     runner.run(scenario())
 
