@@ -296,11 +296,12 @@ def test_a_broker_ends_with_its_parent_if_asked_to() -> None:
 
 
 def brokers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process(process.pid).children()
-        if "mqttree.broker.cli" in child.cmdline()
-    ]
+    found = []
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a program that the view ran has ended
+            if "mqttree.broker.cli" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def admin_of(broker: psutil.Process) -> int:
