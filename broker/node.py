@@ -244,13 +244,13 @@ class Node:
 
     # ---------------------------------------------------------------- clients
 
-    def client_came(self, client: Client, now: float) -> None:
+    def client_connected(self, client: Client, now: float) -> None:
         """Count a client that is connected, and note at `now` (s) that it came."""
         self.clients.on_client_connected(client, now)
 
-    def client_gone(self, client: Client) -> None:
+    def client_disconnected(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""
-        self.clients.gone(client)
+        self.clients.on_client_disconnected(client)
 
     def end_session(self, session: Session, source: Connection | None) -> None:
         """Forget a session. `source`: the connection that is answered once that is durable."""

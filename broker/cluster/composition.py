@@ -554,9 +554,9 @@ class ClusterParts:
         """Keep messages for a neighbour from now on."""
         self.expect_others()
 
-    def heard(self, link: Link, now: float) -> None:
+    def on_link_alive(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the neighbour lives, however large the packet."""
-        self.topology.heard(link, now)
+        self.topology.on_link_alive(link, now)
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a round trip that was measured on a `link`: `rtt_ms` (ms), at `now` (s)."""

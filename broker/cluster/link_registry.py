@@ -196,7 +196,7 @@ class LinkRegistry:
                 link.conn.abort("silent")
                 continue
             if link.mid_packet and link.conn.last_heard + config.hello > now:
-                host.heard(link, now)  # its BPDUs are queued behind a large packet
+                host.on_link_alive(link, now)  # its BPDUs are queued behind a large packet
             if link.next_hello <= now:
                 link.send_ping(now)
 

@@ -270,7 +270,7 @@ class Topology:
         if link.dialled and not event.was_up:
             self.membership.dial_failed(Address(*link.address), event.reason, now)
 
-    def heard(self, link: Link, now: float) -> None:
+    def on_link_alive(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the peer lives, however large the packet."""
         if link.peer is not None and link.up:
             self.tree.heard(link.peer.id, now)

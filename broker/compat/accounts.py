@@ -76,7 +76,7 @@ class Accounts:
         if not old.transitions.is_connected():
             old.transitions.connect()
 
-    def gone(self, session: Session) -> None:
+    def on_disconnected(self, session: Session) -> None:
         """Note that a session's connection ended."""
         account = session.account
         if isinstance(account, Account) and account.transitions.is_connected():

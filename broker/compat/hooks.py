@@ -61,7 +61,7 @@ class HookedNode(ServedNode):
     sources: Sources
     """The publishers of retained messages."""
 
-    def client_came(self, client: Client, now: float) -> None:
+    def client_connected(self, client: Client, now: float) -> None:
         """Handle a connected client, and tell amqtt's session and plugins."""
         if client.keep_alive:
             client.keep_alive += self.accounts.keep_alive_delay
@@ -69,18 +69,18 @@ class HookedNode(ServedNode):
         if self.hooks.packets:
             connect = encode_packet(client.connect, client.version)
             self.effects.append(Event("mqtt_packet_received", {"client": client, "data": connect}))
-        super().client_came(client, now)
+        super().client_connected(client, now)
         session = client.session
         account = session.account
         if isinstance(account, Account):
             deliver_kept(session, account)
 
-    def client_gone(self, client: Client) -> None:
+    def client_disconnected(self, client: Client) -> None:
         """Handle the end of a client's connection, and tell amqtt's session."""
-        super().client_gone(client)
+        super().client_disconnected(client)
         session = client.session
         if session.conn is None:
-            self.accounts.gone(session)
+            self.accounts.on_disconnected(session)
 
     def end_session(self, session: Session, source: Connection | None) -> None:
         """End a session. The log line is amqtt's."""

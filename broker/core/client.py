@@ -108,7 +108,7 @@ class ClientHost(CoreBroker, Protocol):
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""
 
-    def client_gone(self, client: Client, /) -> None:
+    def client_disconnected(self, client: Client, /) -> None:
         """A client's connection ended. Harmless when repeated."""
 
 
@@ -284,7 +284,7 @@ class Client(Owner):
         # A broker that shuts down does not wait for its clients.
         self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN
         self.conn.close(last)
-        self.node.client_gone(self)
+        self.node.client_disconnected(self)
 
     def check_keep_alive(self, now: float) -> float | None:
         """Close a client that was silent for one and a half times its Keep Alive; returns when to
@@ -307,7 +307,7 @@ class Client(Owner):
 
     def on_connection_lost(self, reason: str, now: float) -> None:
         """Note that the connection broke: the will is due."""
-        self.node.client_gone(self)
+        self.node.client_disconnected(self)
 
     def control_first(self) -> bytes:
         """Packets to clients keep their order."""

@@ -468,7 +468,7 @@ class ClientPackets(Client):
             self.session.will = None
         unsent.disconnected(self)
         self.conn.close()
-        self.node.client_gone(self)
+        self.node.client_disconnected(self)
 
 
 HANDLERS: Final[tuple[Callable[[ClientPackets, int, bytes], None], ...]] = (

@@ -43,7 +43,7 @@ class ClientsBroker(CoreBroker, Protocol):
     def dirty(self) -> list[Connection | DeliveryQueue]:
         """Whose outbox is flushed at the end of this turn."""
 
-    def client_gone(self, client: Client) -> None:
+    def client_disconnected(self, client: Client) -> None:
         """A client's connection ended (`ClientRegistry.gone`, and what else goes with it)."""
 
     def end_session(self, session: Session, source: Connection | None) -> None:
@@ -95,7 +95,7 @@ class ClientRegistry:
         else:
             self._broker.turns.work += CLOSED_WORK
 
-    def gone(self, client: Client) -> None:
+    def on_client_disconnected(self, client: Client) -> None:
         """Note that a client's connection ended: its will, the expiry of its session
         (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
         session = client.session
@@ -129,7 +129,7 @@ class ClientRegistry:
         """Note that a client is refused for which a session was already found: it was never
         counted as connected."""
         self.connected += 1
-        self._broker.client_gone(client)
+        self._broker.client_disconnected(client)
 
     def take_over(self, session: Session) -> None:
         """Disconnect the connection that a newer one with its client id replaces, here or elsewhere
@@ -152,7 +152,7 @@ class ClientRegistry:
             )
             conn.linger = True
             conn.close(last)
-            broker.client_gone(owner)
+            broker.client_disconnected(owner)
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
         """Send a client to another broker (MQTT 5, 4.11): DISCONNECT with a Server Reference;

@@ -100,7 +100,7 @@ class ConnectBroker(BridgeHost, OpeningHost, OwningBroker, Protocol):
     def connection_registry(self) -> Handshakes:
         """The connections of this broker, of which some have sent no CONNECT yet."""
 
-    def client_came(self, client: Client, now: float, /) -> None:
+    def client_connected(self, client: Client, now: float, /) -> None:
         """Note at `now` (s) that a client has been let in."""
 
 
@@ -624,7 +624,7 @@ class ConnectHandshake(Owner):
         conn.owner = client
         node.connection_registry.handshake_over(self)
         conn.max_packet_size = node.config.max_packet_size
-        node.client_came(client, node.now)
+        node.client_connected(client, node.now)
         connect.forget()
         node.journal.session_connected(session, present=present)
         if present:

@@ -66,9 +66,9 @@ class Nowhere:
 
     def close(self) -> None:
         """Close a moment later: the caller may be in the middle of handling a packet."""
-        conn = self._conn
-        conn.node.timers.schedule(
-            conn.node.now, lambda now: conn.node.connection_registry.gone(conn, conn.ended, now)
+        conn, node = self._conn, self._conn.node
+        node.timers.schedule(
+            node.now, lambda now: node.connection_registry.on_closed(conn, conn.ended, now)
         )
 
     def abort(self) -> None:
@@ -170,7 +170,7 @@ class Backpressure(Protocol):
 class OpenConnections(Protocol):
     """The connections of one broker that are not closed yet."""
 
-    def gone(self, conn: Connection, reason: str, now: float, /) -> None:
+    def on_closed(self, conn: Connection, reason: str, now: float, /) -> None:
         """A connection (`conn`) is closed, for a `reason`, at `now` (s)."""
 
 
@@ -372,7 +372,7 @@ class Connection:
         self.backlog.clear()
         self.backlog_bytes = 0
 
-    def gone(self) -> None:
+    def on_closed(self) -> None:
         """Note that it is closed; what is kept is dropped. Harmless when repeated."""
         if self._on(Input.GONE) is Action.LET_GO:
             self.traffic = self.counters.end_connection(self.traffic)
@@ -426,7 +426,7 @@ class Connection:
     def _end(self, now: float) -> None:
         """Let go of a peer that has gone, once all is handled that it sent."""
         if self.ended and not self.state.waiting and not self.backed_up:
-            self.node.connection_registry.gone(self, self.ended, now)
+            self.node.connection_registry.on_closed(self, self.ended, now)
 
     def hold(self) -> None:
         """Stop reading from this peer."""
@@ -608,7 +608,7 @@ class Connection:
         """Close at once; `on_connection_lost` follows with `reason`."""
         if not self.state.closed:
             self.transport.abort()
-            self.node.connection_registry.gone(self, reason, self.node.now)
+            self.node.connection_registry.on_closed(self, reason, self.node.now)
 
 
 def count_packets(data: bytes) -> int:

@@ -131,9 +131,9 @@ class ConnectionRegistry:
             conn.peer_gone(reason or "closed")
             conn.writable(now)
             return
-        self.gone(conn, reason, now)
+        self.on_closed(conn, reason, now)
 
-    def gone(self, conn: Connection, reason: str, now: float) -> None:
+    def on_closed(self, conn: Connection, reason: str, now: float) -> None:
         """Note that `conn` is closed, and nothing that came on it waits; harmless when repeated.
         `reason`: for the log; `now`: s."""
         if conn.closed:
@@ -143,7 +143,7 @@ class ConnectionRegistry:
         broker.turns.work += GONE_WORK
         if isinstance(conn.owner, Client):
             unsent.note_unsent(conn.owner)
-        conn.gone()
+        conn.on_closed()
         if conn.ended:
             self.ended -= 1
         self.connections.pop(conn, None)

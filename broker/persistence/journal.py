@@ -161,7 +161,7 @@ class Journal:
     def connection_closed(self, conn: Connection) -> None:
         """A connection is closed: what was held back for it is dropped."""
         if conn in self.frames.gate:
-            self.frames.gate.gone(conn)
+            self.frames.gate.on_closed(conn)
 
     def seal(self) -> None:
         """End this turn: its records become a frame."""

@@ -91,7 +91,7 @@ class OutputGate:
             else:
                 self._held.append(entry)
 
-    def gone(self, conn: Connection) -> None:
+    def on_closed(self, conn: Connection) -> None:
         """Drop the output of a connection that is closed: on a full disk nothing else would, and
         clients try again and again. The queue is searched when half of it belongs to closed
         connections, so that the cost for each is small however many there are."""

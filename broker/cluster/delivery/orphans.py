@@ -46,7 +46,7 @@ class Orphans:
             listing.entries.get(EARLIER, b"")
         )
 
-    def gone(self, key: bytes) -> bool:
+    def is_gone(self, key: bytes) -> bool:
         """Whether an origin that has an ordered feed cannot be asked for messages."""
         window = self._origins.vector.get(key)
         return window is not None and window.feed is not None and not self.reachable(window.feed)
@@ -59,7 +59,7 @@ class Orphans:
         for key, window in vector.items():
             if (
                 window.feed is not None
-                and self.gone(key)
+                and self.is_gone(key)
                 and (lacks := intersect(window.feed.lacks(), [(1, window.top)]))
             ):
                 found[key] = OriginWindow(window.top, window.heard)
@@ -73,7 +73,7 @@ class Orphans:
         return {
             key: theirs
             for key, theirs in seen.items()
-            if key in vector and (theirs.gaps or theirs.top < vector[key].top) and self.gone(key)
+            if key in vector and (theirs.gaps or theirs.top < vector[key].top) and self.is_gone(key)
         }
 
 

@@ -99,7 +99,7 @@ class LogWalks:
         been there."""
         strategy, chosen = self.strategy, self.above.sharing.chosen_behind
         wanted, orphans = strategy.wanted_behind(link), strategy.wanted_behind(link, gone=True)
-        gone = {key for key in {entry.key for entry in candidates} if self.orphans.gone(key)}
+        gone = {key for key in {entry.key for entry in candidates} if self.orphans.is_gone(key)}
         entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key])]
         found: list[LogEntry] = []
         for entry in entries:

@@ -300,7 +300,7 @@ class Resync:
         count as missing here."""
         wanted: Vector = {}
         for key, theirs in seen.items():
-            if not self._orphans.gone(key):
+            if not self._orphans.is_gone(key):
                 continue
             window = self.forwarder.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):

@@ -210,7 +210,7 @@ class LinkHost(Reporting, Protocol):
     def link_caught_up(self, link: Link, now: float) -> None:
         """Note that it has drained."""
 
-    def heard(self, link: Link, now: float) -> None:
+    def on_link_alive(self, link: Link, now: float) -> None:
         """Note that part of a packet came."""
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
@@ -520,7 +520,7 @@ class Link(Owner):
             self.fail(error)
             return size
         if position < size and not conn.state.over:
-            self.cluster.heard(self, now)
+            self.cluster.on_link_alive(self, now)
         return position
 
     def _packet(self, first: int, body: bytes, now: float) -> None:

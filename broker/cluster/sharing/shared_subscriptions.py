@@ -380,7 +380,7 @@ class SharedSubscriptions:
         choice = entry.choice
         if choice is None:
             return False
-        leads_to, gone = self._strategy.leads_to, self._orphans.gone(entry.key)
+        leads_to, gone = self._strategy.leads_to, self._orphans.is_gone(entry.key)
         return any(leads_to(link, who[:ID], gone=gone) for who, _ in choice.entries)
 
 

@@ -78,7 +78,7 @@ def test_without_a_publisher_to_hold_nothing_is_paused(source: str | None) -> No
     """No publisher, one that is slow itself, one that is gone."""
     broker = Flow()
     flow, slow, gone = FlowControl(broker), conn(), conn()
-    gone.gone()
+    gone.on_closed()
     flow.hold_publishers(slow, {None: None, "slow": slow, "closed": gone}[source])
     assert read(slow)
     assert read(gone)

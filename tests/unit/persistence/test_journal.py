@@ -832,7 +832,7 @@ def test_the_largest_waiting_piece_does_not_count(sizes: tuple[int, int]) -> Non
     for lsn in (4, 5):  # none is free for ever
         assert gate.put(lsn, conn, [bytes(700)], None)
     assert not gate.put(6, conn, [bytes(700)], None)
-    gate.gone(conn)
+    gate.on_closed(conn)
     assert len(gate) == 0
 
 
