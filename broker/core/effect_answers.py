@@ -76,17 +76,10 @@ def take_questions(answers: EffectAnswers, dispatcher: Dispatcher) -> None:
     """Have the answers to what plugins are asked taken by the client that waits, and of who may
     receive a message by the dispatcher."""
     answers.take_once(
-        Authenticate,
-        lambda asked, result, now: asked.client.on_authenticated(bool(result), now),
+        Authenticate, lambda asked, result, now: asked.client.on_authenticated(bool(result), now)
     )
-    answers.take_once(
-        AuthorizePublish,
-        lambda asked, result, now: asked.then(bool(result), now),
-    )
-    answers.take_once(
-        AuthorizeSubscribe,
-        lambda asked, result, now: asked.then(list(result), now),
-    )
+    answers.take_once(AuthorizePublish, lambda asked, result, now: asked.then(bool(result), now))
+    answers.take_once(AuthorizeSubscribe, lambda asked, result, now: asked.then(list(result), now))
     answers.take_once(
         AuthorizeReceive, lambda asked, result, now: dispatcher.on_allowed(asked, set(result))
     )

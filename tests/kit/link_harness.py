@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mqttree.broker.cluster.delivery.feed_states import Input
@@ -29,7 +29,7 @@ from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint, read_length
-from mqttree.routing.link_state import LISTING
+from mqttree.routing.link_state import CHANGES, LISTING
 from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
 from mqttree.stp import bpdu as bpdus
 from mqttree.stp.bpdu import Bpdu, Role
@@ -65,6 +65,22 @@ def bid(number: int) -> bytes:
 def ping(*records: tuple[int, bytes]) -> bytes:
     payload = b"".join(encode_record(kind, body) for kind, body in records)
     return b"\xc0" + encode_varint(len(payload)) + payload
+
+
+Entries = Iterable[tuple[bytes, bytes | None]]
+
+
+def listing(broker: int, entries: Entries, number: int, flags: int = 3, boot: int = 1) -> bytes:
+    """A broker's listing of version `number`, or (`flags`) a part of it."""
+    stamp = bid(broker) + boot.to_bytes(4, "big") + number.to_bytes(8, "big")
+    return ping((DIRECTORY, bytes((LISTING,)) + stamp + bytes((flags,)) + encode_changes(entries)))
+
+
+def listing_changes(broker: int, entries: Entries, before: int) -> bytes:
+    """The next version of the listing of a broker of boot 1, which was `before`."""
+    numbers = b"".join(number.to_bytes(8, "big") for number in (before, before + 1))
+    head = bytes((CHANGES,)) + bid(broker) + (1).to_bytes(4, "big") + numbers
+    return ping((DIRECTORY, head + encode_changes(entries)))
 
 
 def routed(kind: int, *bodies: bytes, sender: bytes = b"\0" * 7 + b"\x65") -> bytes:
@@ -225,10 +241,8 @@ class Neighbour:
 
     def post(self, *entries: tuple[bytes, bytes | None], number: int = 1) -> None:
         """Send its whole listing, of version `number`: it has a link to the node, and these."""
-        own, far = self.world.node.config.id, bid(self.number)
-        stamp = far + self.boot.to_bytes(4, "big") + number.to_bytes(8, "big")
-        body = encode_changes([(NEIGHBOUR + own, UP + b"\xff" * 12), *entries])
-        self.send(ping((DIRECTORY, bytes((LISTING,)) + stamp + b"\3" + body)))
+        link = (NEIGHBOUR + self.world.node.config.id, UP + b"\xff" * 12)
+        self.send(listing(self.number, [link, *entries], number, boot=self.boot))
 
     def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
         self.told += 1

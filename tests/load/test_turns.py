@@ -49,10 +49,10 @@ from mqttree.broker.wire import (
 )
 from mqttree.broker.wire.properties import MAX_REPEATED
 from mqttree.routing.group_selection import encode_standing, group_id_of, group_key
-from mqttree.routing.link_state import ASK_LISTINGS, LISTING
-from mqttree.routing.listing import NEIGHBOUR, UP, encode_changes
+from mqttree.routing.link_state import ASK_LISTINGS
+from mqttree.routing.listing import NEIGHBOUR, UP
 from mqttree.stp.bpdu import Role
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping, routed
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, listing, lone, ping, routed
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -382,18 +382,15 @@ def all_but_the_last(
     """A neighbour tells these; returns the last part of that."""
     known(world, one, 2)
     entries = [(NEIGHBOUR + OWN, UP + b"\xff" * 12), *entries]
-    head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (3).to_bytes(8, "big")
     starts = range(0, len(entries), 1500)
     parts = [
-        head
-        + bytes(((at == 0) | (at == starts[-1]) << 1,))
-        + encode_changes(entries[at : at + 1500])
+        listing(101, entries[at : at + 1500], 3, (at == 0) | (at == starts[-1]) << 1)
         for at in starts
     ]
     for part in parts[:-1]:
-        one.send(ping((DIRECTORY, part)))
+        one.send(part)
         world.advance(0.01)
-    return ping((DIRECTORY, parts[-1]))
+    return parts[-1]
 
 
 def lost(world: World, one: Neighbour) -> None:

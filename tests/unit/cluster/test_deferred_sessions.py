@@ -7,14 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
-from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Pingreq, Property, Subscribe, SubscriptionRequest
-from mqttree.routing.link_state import CHANGES
-from mqttree.routing.listing import encode_changes
-from tests.kit.link_harness import Neighbour, bid, lone, ping
+from tests.kit.link_harness import Neighbour, bid, listing_changes, lone
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -68,18 +65,8 @@ class Other:
 
     def change(self, changes: list[tuple[bytes, bytes | None]]) -> None:
         before, self.version = self.version, self.version + 1
-        head = (
-            bid(101)
-            + (1).to_bytes(4, "big")
-            + before.to_bytes(8, "big")
-            + self.version.to_bytes(8, "big")
-        )
-        body = (
-            bytes((CHANGES,))
-            + head
-            + encode_changes((CLIENT + key, value) for key, value in changes)
-        )
-        self.neighbour.send(ping((DIRECTORY, body)))
+        entries = [(CLIENT + key, value) for key, value in changes]
+        self.neighbour.send(listing_changes(101, entries, before))
 
     def do(self, what: str, some: set[bytes]) -> None:
         if what == "waits":

@@ -14,9 +14,9 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.routing.group_selection import encode_standing, group_key
-from mqttree.routing.link_state import ASK_LISTINGS, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
-from mqttree.routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
+from mqttree.routing.link_state import ASK_LISTINGS, AT_ONCE, LinkStateDatabase
+from mqttree.routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, listing, listing_changes, lone, ping
 from tests.kit.node_harness import World
 
 Entries = list[tuple[bytes, bytes | None]]
@@ -34,26 +34,12 @@ def told(
     neighbour: Neighbour, broker: int, entries: Entries, *, number: int = 5, flags: int = 3
 ) -> None:
     """Let the neighbour say what a broker says of itself, or (`flags`) a part of that."""
-    head = (
-        bytes((LISTING,))
-        + bid(broker)
-        + (1).to_bytes(4, "big")
-        + number.to_bytes(8, "big")
-        + bytes((flags,))
-    )
-    neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
+    neighbour.send(listing(broker, entries, number, flags))
     neighbour.world.advance(0.02)
 
 
 def changed(neighbour: Neighbour, broker: int, before: int, entries: Entries) -> None:
-    head = (
-        bytes((CHANGES,))
-        + bid(broker)
-        + (1).to_bytes(4, "big")
-        + before.to_bytes(8, "big")
-        + (before + 1).to_bytes(8, "big")
-    )
-    neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
+    neighbour.send(listing_changes(broker, entries, before))
     neighbour.world.advance(0.02)
 
 
