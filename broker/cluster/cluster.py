@@ -122,7 +122,6 @@ class Cluster(ClusterParts):
         """Note that this broker's capability has changed."""
         self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
         self.tree.set_capability(capability, now)
-        self.strategy.capability_changed(capability)
         self.agenda.settle(now)
 
     # ---------------------------------------------------------------- end

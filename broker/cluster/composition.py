@@ -191,6 +191,7 @@ class ClusterParts:
         )
         self.bus: UnicastBus = UnicastBus(node, self.directory, self)
         self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self.bus, self)
+        self.bus.strategy = self.strategy
         self.barrier: SubscriptionBarrier = SubscriptionBarrier(
             node,
             self.own,
@@ -560,7 +561,7 @@ class ClusterParts:
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a round trip that was measured on a `link`: `rtt_ms` (ms), at `now` (s)."""
-        self.strategy.link_measured(link)
+        self.strategy.on_link_measured(link)
         if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
             self.agenda.settle(now)
 

@@ -40,7 +40,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             # SUBACK waits for this neighbour, too, before it is sent the wanted filters,
             # and messages may take the link.
             parts.barrier.links_changed,
-            parts.strategy.link_up,
+            parts.strategy.on_link_open,
         ),
         LinkForwards: (
             # The brokers behind the link count as reachable,
@@ -51,7 +51,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
         # No subscription waits for an answer over it.
         LinkLeftTree: (parts.barrier.link_left,),
         # Brokers with new filters ask for earlier messages, ahead of those that they get next.
-        EntriesHandled: (parts.strategy.entries_handled,),
+        EntriesHandled: (parts.strategy.on_entries_handled,),
         # SUBACK waits until all brokers have heard of it: they are asked behind it.
         EntriesSent: (parts.barrier.entries_sent,),
         LinkBehind: (
@@ -59,11 +59,11 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             parts.resync.link_behind,
             parts.forwarder.link_left,
             # Messages take paths around it.
-            parts.strategy.link_overflowed,
+            parts.strategy.on_link_closed,
         ),
         LinkDrained: (
             # Messages may take it again, before its neighbour asks for those that it missed.
-            parts.strategy.link_drained,
+            parts.strategy.on_link_open,
             parts.resync.link_drained,
         ),
         LinkDown: (
@@ -79,7 +79,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             # and requests that waited for its answer go on without, with all else unchanged.
             parts.history.link_down,
             # Messages and directory entries take other paths.
-            parts.strategy.link_lost,
+            parts.strategy.on_link_closed,
             parts.directory.on_link_down,
             # The tree and the members come last: what they decide finds all that done.
             parts.topology.neighbour_down,
@@ -109,7 +109,7 @@ def member_event_order(parts: ClusterParts) -> EventOrder:
             parts.topology.route_changed,
             # The brokers' filters and the paths of messages, and which brokers have to know of
             # subscriptions: before anything is sent that asks for either.
-            parts.strategy.route_changed,
+            parts.strategy.on_route_changed,
             parts.barrier.route_changed,
             # Publishers go on before messages are given to others.
             parts.remote_flow_control.route_changed,

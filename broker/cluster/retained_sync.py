@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.retained_comparison import RetainedComparison
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import MessageHops
     from mqttree.broker.core.connection import Connection
 
 
@@ -57,7 +57,7 @@ class RetainedSync:
         *,
         clock: HybridClock,
         forwarder: Forwarder,
-        strategy: RoutingStrategy,
+        strategy: MessageHops,
         acks: LinkAcks,
         gap_recovery: GapRecovery,
         delivered_ranges: DeliveredRanges,

@@ -49,7 +49,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
         "path_cost_ms": round(tree.path_cost_ms, 3),
         "parent": tree.parent.hex() if tree.parent is not None else None,
         "epoch": tree.epoch,
-        "routing": strategy.name,
+        "routing": cluster.config.routing,
         "draining": node.drain is not None,
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
         "id_conflict": str(cluster.id_conflict.other)

@@ -100,7 +100,7 @@ class Ways:
         the topic."""
         node = host.running
         strategy = node.cluster.strategy
-        wanted = strategy.name == "flood" or bool(node.dispatcher.trie.match(topic))
+        wanted = node.config.routing == "flood" or bool(node.dispatcher.trie.match(topic))
         for link in strategy.everywhere(key):
             assert link.peer is not None
             other = self.world.hosts[self._index(link.peer.id)]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import MemberBroker, Reporting
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
 
 PART = 60_000
 """bytes of an answer in one record."""
@@ -93,7 +93,7 @@ class Answers:
         links: Mapping[bytes, Link],
         directory: LinkStateDirectory,
         bus: UnicastBus,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
         starts: SubscriptionStarts,
         acks: LinkAcks,
         above: Above,

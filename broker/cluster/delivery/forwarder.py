@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.events import LinkBehind, LinkDown
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import MessageHops
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.route import Route
@@ -71,7 +71,7 @@ class Forwarder(Sender):
         origins: Origins,
         log: ReplayLog,
         links: Mapping[bytes, Link],
-        strategy: RoutingStrategy,
+        strategy: MessageHops,
         gap_recovery: GapRecovery,
         flow_control: RemoteFlowControl,
         above: Above,
@@ -96,13 +96,12 @@ class Forwarder(Sender):
         self._highest = origins.highest
         self._links_by_id = links
         self._strategy = strategy
-        self._next_hops = strategy.next_hops
         self._links_of = strategy.links_of
-        self._onward = strategy.onward
+        self._passes_on = strategy.passes_on
+        self._links_onward = strategy.links_onward
         self._everywhere = strategy.everywhere
         self._assigned = strategy.assigned
-        self._admit = strategy.admit
-        self._live_changed = strategy.live_changed
+        self._announce_path_change = strategy.announce_path_change
         self._gap_recovery = gap_recovery
         self.remote_flow_control = flow_control
         self._above = above
@@ -155,8 +154,12 @@ class Forwarder(Sender):
         by every broker."""
         if message.retain:
             return self._everywhere(self.key)
-        links = self._next_hops(message.topic)
+        links = self._links_of(self._route(message.topic))
         return links if choice is None else self._assigned(choice, links, self.key)
+
+    def _route(self, topic: bytes) -> Route:
+        dispatcher = self.node.dispatcher
+        return dispatcher.routes.get(topic) or dispatcher.route(topic)
 
     def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
         """Return what collects the packets of a chunk (`data`, of MQTT `version`) that came on the
@@ -373,7 +376,7 @@ class Forwarder(Sender):
         verdict = (
             window.verdict(entry.sequence) if feed is None else feed.verdict(link, entry.sequence)
         )
-        self._admit(entry.key, window.feed, link)
+        self._announce_path_change(entry.key, window.feed, link)
         return Verdict.KEPT if kept and verdict is not Verdict.DELIVER else verdict
 
     def _pass_on(
@@ -382,10 +385,12 @@ class Forwarder(Sender):
         """Send a message over the other links that lead to its receivers."""
         if message.retain:
             links = self._everywhere(entry.key)
-        else:
-            links = self._onward(message.topic, entry.key, link)
+        elif self._passes_on(entry.key, link):
+            links = self._links_onward(self._route(message.topic), entry.key, link)
             if choice is not None:
                 links = self._assigned(choice, links, entry.key)
+        else:
+            return
         self.send(entry.kept(), 1, links, link)
 
     def _deliver(
@@ -418,7 +423,7 @@ class Forwarder(Sender):
         """Note that messages of the origin `key` that came over `link` are about to be passed on;
         returns the feed of the origin."""
         feed = self.vector[key].feed
-        self._admit(key, feed, link)
+        self._announce_path_change(key, feed, link)
         return feed
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
@@ -457,7 +462,7 @@ class Forwarder(Sender):
 
     def _refresh(self) -> None:
         self.node.forwarding = [link for link in self._links_by_id.values() if link.live]
-        self._live_changed()
+        self._strategy.on_live_links_changed()
 
     # ---------------------------------------------------------------- time
 

@@ -39,6 +39,8 @@ from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
     CHANGED,
+    tell_break,
+    tell_break_over,
     tell_changed_over,
 )
 from mqttree.broker.cluster.strategy.ports import Feed
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm, Reporting
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.session import Session
 
@@ -81,7 +83,7 @@ class GapRecovery:
         log: ReplayLog,
         directory: LinkStateDirectory,
         bus: UnicastBus,
-        strategy: RoutingStrategy,
+        strategy: MessagePaths,
         flow_control: RemoteFlowControl,
         starts: SubscriptionStarts,
         orphans: Orphans,
@@ -127,10 +129,11 @@ class GapRecovery:
         )
         # With the boot number: an entry that changes says that the broker at the end of the same
         # path was restarted.
-        directory.post(ROUTING, config.boot.to_bytes(4, "big") + strategy.name.encode())
+        directory.post(ROUTING, config.boot.to_bytes(4, "big") + config.routing.encode())
         directory.watch(ROUTING[:1], self._posted)
         bus.receive_over(BREAK, self._break_received)
         bus.receive(CHANGED, self._changed_received)
+        bus.on_answer = self.on_answer_forwarded
 
     # ---------------------------------------------------------------- which feeds there are
 
@@ -140,10 +143,10 @@ class GapRecovery:
         if key != ROUTING[1:] or value is None:
             return
         self._started(broker_id)
-        if self._strategy.restarted(broker_id):
-            self.changed(broker_id)
-        else:
+        if self._strategy.source_rooted:
             self._arm_all(broker_id)
+        else:
+            self.path_changed(broker_id)
 
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
@@ -185,16 +188,21 @@ class GapRecovery:
         old = self._paths.changed(broker_id, event.via, self.node.now)
         if not self._ordered:
             return
-        if self._strategy.path_changed(broker_id, old):
-            self.changed(broker_id)
-        else:
+        if self._strategy.source_rooted:  # questions take the tree's path, messages do not
             self._arm_all(broker_id)
+            return
+        # Over the old path, too: messages for others may still take it, and reach the broker ahead
+        # of older ones on the new path.
+        if old is not None and old.live:
+            tell_break_over(self._bus, old, broker_id)
+        tell_break(self._directory, self._bus, broker_id)
+        self.path_changed(broker_id)
 
     def brokers_behind(self, link: Link) -> list[bytes]:
         """Return the brokers that a link leads to, over the tree."""
         return self._paths.brokers_behind(link)
 
-    def changed(self, broker_id: bytes) -> None:
+    def path_changed(self, broker_id: bytes) -> None:
         """Ask a broker that is reached by another path, or that was restarted, for what may be
         missing; hold its feeds while it cannot be reached."""
         gap_recovery = self.feeds.of(broker_id)
@@ -207,10 +215,14 @@ class GapRecovery:
             self.lose(feed)
 
     def entering(self, link: Link) -> None:
-        """Tell the neighbour of a link that is about to be live that its messages take another path
-        from now on (BREAK)."""
-        if self._ordered:
-            self._strategy.link_joining(link)
+        """Tell all brokers behind a link that is about to be live that messages take another path
+        to them from now on (BREAK)."""
+        if self._ordered and not self._strategy.source_rooted and link.peer is not None:
+            neighbour = link.peer.id
+            reachable = self._directory.database.reachable()
+            behind = {listing.id for listing in reachable if listing.via == neighbour}
+            for broker_id in sorted(behind | {neighbour}):
+                tell_break_over(self._bus, link, broker_id)
         link.upto.clear()
 
     def link_down(self, event: LinkDown) -> None:
@@ -221,7 +233,8 @@ class GapRecovery:
 
     def _break_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         for feed in self.feeds.all():
-            if self._strategy.breaks(feed, link):
+            # A broker that takes the spanning tree again may pass on anything.
+            if self._strategy.source_rooted or link in (feed.source, feed.behind):
                 self.lose(feed)
             elif feed.step(Input.BREAK) is Action.OUTDATE:
                 feed.outdate()
@@ -233,11 +246,11 @@ class GapRecovery:
             self.lose(feed)
 
     def on_unexpected_link(self, feed: Feed, link: Link) -> None:
-        """Note that a message of the feed `feed` is about to be passed on that came over `link`,
-        which is not the feed's source. If the link is not on the tree's path either (retained
-        messages take all links, also those that a repair has left in a circle), the message may be
-        ahead of older ones. The brokers behind this one trust that what comes from here is
-        complete, so they hear of it (BREAK) before they get it."""
+        """Tell the brokers behind this one of a message of the feed `feed` that came over `link`,
+        which is not the feed's source, and is about to be passed on. If the link is not on the
+        tree's path either (retained messages take all links, also those that a repair has left in a
+        circle), the message may be ahead of older ones. The brokers behind this one trust that what
+        comes from here is complete, so they hear of it (BREAK) before they get it."""
         if link is feed.behind:
             return
         if link is self._paths.link_to(feed.broker_id):
@@ -256,8 +269,8 @@ class GapRecovery:
                     tell_changed_over(self._bus, onward, listing.id, feed.broker_id)
 
     def on_answer_forwarded(self, broker_id: bytes) -> None:
-        """Note that an answer of a broker is passed on: the messages behind it have to come over
-        the tree's path again."""
+        """Note that an answer of a broker is sent, or passed on: the messages behind it have to
+        come over the tree's path again."""
         for feed in self.feeds.of(broker_id):
             feed.path_change_sent = False
 
@@ -397,7 +410,7 @@ class GapRecovery:
         # arrive before its directory entry.
         known = (
             listing is not None
-            or self._strategy.precedes_directory()
+            or self._strategy.source_rooted
             # It was cut off before it could tell what it has posted.
             or self._is_member(feed.broker_id)
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import MessageHops
     from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session
 
@@ -63,7 +63,7 @@ class IncomingBatches:
         self,
         node: DeliveringBroker,
         forwarder: Forwarder,
-        strategy: RoutingStrategy,
+        strategy: MessageHops,
         gap_recovery: GapRecovery,
         above: Above,
     ) -> None:

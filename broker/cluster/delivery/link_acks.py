@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.events import LinkDown
     from mqttree.broker.cluster.link.version_vector import OriginWindow
     from mqttree.broker.cluster.ports import MemberBroker, Reporting
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.broker.core.connection import Connection
 
 PARTITION_GRACE_S = 5.0
@@ -54,7 +54,7 @@ class LinkAcks:
         node: MemberBroker,
         *,
         log: ReplayLog,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
         report: Reporting,
         timeout: float,
     ) -> None:

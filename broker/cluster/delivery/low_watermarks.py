@@ -16,7 +16,7 @@ from mqttree.broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import MessageHops
 
 ENTRY = 12 + 6
 """bytes of one origin in the record."""
@@ -26,7 +26,7 @@ class LowWatermarks:
     """Up to which number of each origin nothing is missing, as neighbours say: what did not arrive
     was not wanted."""
 
-    def __init__(self, origins: Origins, strategy: RoutingStrategy) -> None:
+    def __init__(self, origins: Origins, strategy: MessageHops) -> None:
         """`origins`: what has been here of each; `strategy`: which links messages take."""
         self._origins = origins
         self._strategy = strategy
@@ -37,7 +37,8 @@ class LowWatermarks:
         """Tell a neighbour up to which number of each origin it was sent all that is wanted behind
         the link (UPTO). Not while messages are queued for it: some may be dropped."""
         if (
-            not (self._strategy.ordered and self._strategy.carries(link))
+            not self._strategy.ordered
+            or not (link.live or self._strategy.source_rooted)
             or link.conn.backlog
             or link.conn.paused
         ):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.cluster.ports import MemberBroker
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
 
 SCAN = 20_000
 """entries that are scanned at a time,"""
@@ -67,7 +67,7 @@ class LogWalks:
         self,
         node: MemberBroker,
         log: ReplayLog,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
         orphans: Orphans,
         above: Above,
     ) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Handler, Link
     from mqttree.broker.cluster.ports import Alarm
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
 
 SEEN_INTERVAL_S = 0.05
 """s between two reports to one neighbour of what has been here: one is enough for a repair, and
@@ -65,7 +65,7 @@ class Resync:
         *,
         forwarder: Forwarder,
         directory: LinkStateDirectory,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
         acks: LinkAcks,
         starts: SubscriptionStarts,
         orphans: Orphans,
@@ -220,7 +220,7 @@ class Resync:
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known which brokers are behind a link and which filters they want, as
         that decides what is replayed; or after FETCH_TIME."""
-        if self._strategy.knows_behind(link):
+        if not self._strategy.posting or self._directory.complete(link):
             then(now)
         else:
             self._waiting.append((link, now + FETCH_TIME, then))
@@ -356,14 +356,16 @@ class Resync:
     def exchange(self) -> None:
         """Exchange version vectors with the neighbours on live links, as an origin is gone:
         they may have got other messages of it."""
-        for link in self._strategy.exchanging():
+        if not self._strategy.source_rooted:
+            return  # messages took the spanning tree, so neighbours have had the same ones
+        for link in self.node.forwarding:
             self.send_seen(link)
             link.add_record(ASK_SEEN, b"")
 
     def _send_orphans(self, link: Link, seen: Vector, now: float) -> None:
         """Send a neighbour on a live link what it lacks of origins that are gone."""
         lacking = self._orphans.lacked(seen)
-        if lacking and link in self._strategy.exchanging():
+        if lacking and self._strategy.source_rooted:
             self.walk(link, lacking, lambda at: None).begin(now)
 
     # ---------------------------------------------------------------- links

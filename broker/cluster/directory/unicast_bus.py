@@ -47,18 +47,16 @@ LinkReceiver = Callable[[bytes, bytes, float, Link], None]
 """The same, and the link over which it came."""
 
 
-class RoutedHops(Protocol):
+class UnicastPaths(Protocol):
     """What the bus asks of the routing strategy."""
+
+    @property
+    def source_rooted(self) -> bool:
+        """Whether messages take source-rooted trees now, and not the spanning tree."""
 
     def live_hop(self, message: bytes) -> Link | None:
         """Return the link for a message to one broker that has to take the same path as the
         messages that its sender publishes; None: it is dropped."""
-
-    def carries(self, link: Link) -> bool:
-        """Whether messages may take a link now."""
-
-    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether an answer of `sender` to `receiver` is passed on from here."""
 
 
 class UnicastBus:
@@ -72,12 +70,16 @@ class UnicastBus:
         "_piece_at",
         "_receivers",
         "_report",
+        "on_answer",
         "records",
         "strategy",
     )
 
-    strategy: RoutedHops
-    """It puts itself in."""
+    strategy: UnicastPaths
+    """Set before any message is sent."""
+
+    on_answer: Callable[[bytes], None]
+    """Is told the sender of each KNOWN message that is sent or passed on; set by gap recovery."""
 
     def __init__(
         self, node: MemberBroker, directory: LinkStateDirectory, report: Reporting
@@ -150,16 +152,17 @@ class UnicastBus:
         if link is None or not link.up:
             self._report.count("routed_dropped")
             return False
-        if kind & LIVE and not hops.carries(link):
+        if kind & LIVE and not (link.live or hops.source_rooted):
             return False
         if kind & BEHIND and not self._has_room(link, message):
             self._report.count("routed_dropped")
             return False
         if kind & KNOWN:
-            if self._directory.state(message[:8]) < message[18:30]:
+            receiver, database = message[:8], self._directory.database
+            # Filters of a broker that the spanning tree has lost are not used yet.
+            if database.via(receiver) is None or database.state(receiver) < message[18:30]:
                 return False
-            if not hops.passes_answer(message[:8], message[8:16]):
-                return False
+            self.on_answer(message[8:16])
         if kind & BEHIND:
             link.send_behind(ROUTED, message)
         else:

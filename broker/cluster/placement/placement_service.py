@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.placement.rebalancer import Rebalancer
     from mqttree.broker.cluster.ports import Alarm, Reporting
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.session import Session
     from mqttree.stp.tree import Tree
@@ -86,7 +86,7 @@ class PlacementService:
         tree: Tree,
         directory: LinkStateDirectory,
         bus: UnicastBus,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
         report: Reporting,
         alarm: Alarm,
     ) -> None:

@@ -19,7 +19,7 @@ from mqttree.routing.topic_filter import is_wildcard
 if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.placement.ports import PlacingBroker
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.routing.listing import Listing
     from mqttree.stp.tree import Tree
 
@@ -55,7 +55,7 @@ class TopicKnowledge:
         host: PlacingBroker,
         tree: Tree,
         directory: LinkStateDirectory,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
     ) -> None:
         """`host`: this broker; `tree`: has its capability; `directory`: what brokers post;
         `strategy`: which topics they want."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm, LeavingSessions, MemberBroker, Reporting
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.route import Route
@@ -61,7 +61,7 @@ class SharedSubscriptions:
         *,
         directory: LinkStateDirectory,
         bus: UnicastBus,
-        strategy: RoutingStrategy,
+        strategy: MessagePaths,
         orphans: Orphans,
         forwarder: Forwarder,
         leaving: LeavingSessions,
@@ -380,8 +380,10 @@ class SharedSubscriptions:
         choice = entry.choice
         if choice is None:
             return False
-        leads_to, gone = self._strategy.leads_to, self._orphans.is_gone(entry.key)
-        return any(leads_to(link, who[:ID], gone=gone) for who, _ in choice.entries)
+        brokers = [who[:ID] for who, _ in choice.entries]
+        if self._strategy.source_rooted and not self._orphans.is_gone(entry.key):
+            return link.peer is not None and link.peer.id in brokers
+        return any(self._directory.link_to(broker_id) is link for broker_id in brokers)
 
 
 def _visited(message: Message) -> tuple[bytes, ...]:

@@ -8,8 +8,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     INTEREST,
     LinkStateDirectory,
 )
-from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-from mqttree.broker.cluster.events import LinkUp
+from mqttree.broker.cluster.events import LinkDrained, LinkUp
 from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 
@@ -19,14 +18,11 @@ class Flood(Interest):
 
     __slots__ = ()
 
-    name = "flood"
-
     def __init__(
-        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+        self, node: LinkedBroker, directory: LinkStateDirectory, delivery: Delivery
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above."""
-        super().__init__(node, directory, bus, delivery)
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
+        super().__init__(node, directory, delivery)
         directory.post(INTEREST + EVERYTHING)
 
     @property
@@ -37,5 +33,5 @@ class Flood(Interest):
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
         """Do nothing: `#` covers every filter."""
 
-    def link_up(self, event: LinkUp) -> None:
+    def on_link_open(self, event: LinkUp | LinkDrained) -> None:
         """Do nothing: the neighbour learns what is wanted here as it learns of this broker."""

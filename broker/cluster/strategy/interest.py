@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
-from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-from mqttree.broker.cluster.events import LinkUp, RouteChanged
+from mqttree.broker.cluster.events import LinkDrained, LinkUp, RouteChanged
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.strategy.interest_table import InterestTable, remembering
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
@@ -20,9 +19,6 @@ from mqttree.broker.cluster.strategy.routing_strategy import every_topic
 from mqttree.broker.cluster.strategy.spanning_tree import OverSpanningTree
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.core.route import Route
-
-NOWHERE: list[Link] = []
-"""No links; never changed."""
 
 
 class Forgotten:
@@ -46,20 +42,16 @@ class Interest(OverSpanningTree):
 
     __slots__ = ("table",)
 
-    name = "interest"
-
     def __init__(
         self,
         node: LinkedBroker,
         directory: LinkStateDirectory,
-        bus: UnicastBus,
         delivery: Delivery,
         lost: LostBrokers | None = None,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above; `lost`: what is kept of brokers that the spanning tree
-        has lost, None: nothing."""
-        super().__init__(node, directory, bus, delivery)
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above; `lost`:
+        what is kept of brokers that the spanning tree has lost, None: nothing."""
+        super().__init__(node, directory, delivery)
         self.table = InterestTable(node, directory, delivery, lost or Forgotten())
         """The filters of all brokers."""
 
@@ -74,11 +66,6 @@ class Interest(OverSpanningTree):
         return self.table.memory
 
     # ---------------------------------------------------------------- next hops
-
-    def next_hops(self, topic: bytes) -> list[Link]:
-        """Return the links that lead to brokers that want a topic (valid)."""
-        dispatcher = self._node.dispatcher
-        return self.links_of(dispatcher.routes.get(topic) or dispatcher.route(topic))
 
     @property
     def generation(self) -> int:
@@ -113,13 +100,6 @@ class Interest(OverSpanningTree):
         """Return the other brokers with a filter that matches a `topic`."""
         return self.table.brokers_wanting(topic)
 
-    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links that lead to brokers that want a `topic`; none if there is no link but
-        the `source`. `key`: the message's origin, which does not matter."""
-        if not self.passes_on(key, source):
-            return NOWHERE
-        return self.next_hops(topic)
-
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
         """Return the `links` of a topic, and those that lead to the brokers that `choice` names.
         `key`: the message's origin, which does not matter."""
@@ -137,14 +117,6 @@ class Interest(OverSpanningTree):
         """Note the first subscription to a filter here, or that the last one has gone."""
         self.table.changed(topic_filter, wanted)
 
-    def on_posted(self, call: Callable[[], None]) -> None:
-        """Have `call` called for each filter that is posted."""
-        self.table.on_posted.append(call)
-
-    def knows_behind(self, link: Link) -> bool:
-        """Whether all brokers behind a link have posted their filters."""
-        return self._directory.complete(link)
-
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says whether a broker behind a link wants a topic."""
         via, peer = self._directory.database.via, link.peer
@@ -161,14 +133,14 @@ class Interest(OverSpanningTree):
 
     # ---------------------------------------------------------------- links
 
-    def route_changed(self, event: RouteChanged) -> None:
+    def on_route_changed(self, event: RouteChanged) -> None:
         """Find again over which links messages go."""
         self.table.route_changed(event)
 
-    def link_up(self, event: LinkUp) -> None:
+    def on_link_open(self, event: LinkUp | LinkDrained) -> None:
         """Begin to tell what is wanted here with the first neighbour."""
         self.table.begin()
 
-    def live_changed(self) -> None:
+    def on_live_links_changed(self) -> None:
         """Forget the links that were looked up."""
         self.table.paths_changed()

@@ -19,7 +19,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     LinkStateDirectory,
 )
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.strategy.ports import LinkedBroker, LostBrokers, StrategyHost
+from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.routing.filter_aggregation import FilterAggregation
 from mqttree.routing.subscription_trie import SubscriptionTrie
@@ -95,11 +95,11 @@ class InterestTable:
         "_counted",
         "_cover",
         "_crowded",
+        "_delivery",
         "_directory",
         "_dropped",
         "_filters",
         "_full",
-        "_host",
         "_kept",
         "_limits",
         "_loading",
@@ -112,7 +112,6 @@ class InterestTable:
         "_working",
         "generation",
         "memory",
-        "on_posted",
         "posting",
     )
 
@@ -120,18 +119,17 @@ class InterestTable:
         self,
         node: LinkedBroker,
         directory: LinkStateDirectory,
-        host: StrategyHost,
+        delivery: Delivery,
         lost: LostBrokers,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `host`: counts, logs and calls
+        """`node`: this broker; `directory`: what brokers post; `delivery`: counts, logs and calls
         again; `lost`: decides about the filters of a broker that the tree has lost."""
         self._node = node
         self._limits = node.limits
         self._turns = node.turns
         self._directory = directory
-        self._host = host
+        self._delivery = delivery
         self._lost = lost
-        self.on_posted: list[Callable[[], None]] = []
         """Called when a filter has been posted."""
         # The filters of other brokers; value: the broker's id.
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
@@ -225,7 +223,7 @@ class InterestTable:
                 max(next(iter(self._closing.values())), now + POST_INTERVAL), self._close
             )
         self._post()
-        self._host.hurry(now)
+        self._delivery.hurry(now)
 
     def _post(self) -> None:
         """Post the filters that cover all that are wanted here; if one replaces many, or many one,
@@ -233,7 +231,7 @@ class InterestTable:
         if not self._crowded and len(self._cover) > self._limits.max_interests:
             self._crowded = True
             self._cover.add("")
-            self._host.count("interest_widened")
+            self._delivery.count("interest_widened")
         elif self._crowded and len(self._cover) - 1 <= self._limits.max_interests // 2:
             self._crowded = False
             self._cover.remove("")
@@ -245,9 +243,8 @@ class InterestTable:
             except ValueError:  # no room for such long filters: from now on this broker gets all
                 directory.post(INTEREST + EVERYTHING)
                 self._full = True
-                self._host.count("interest_widened")
-            for call in self.on_posted:
-                call()
+                self._delivery.count("interest_widened")
+            self._delivery.barrier.on_filter_posted()
         if announced:
             self._lost.filter_posted()
         for topic_filter in withdrawn:
@@ -260,7 +257,7 @@ class InterestTable:
     def _go_on(self, now: float) -> None:
         self._working = False
         self._post()
-        self._host.hurry(now)
+        self._delivery.hurry(now)
 
     # ---------------------------------------------------------------- filters of other brokers
 
@@ -353,7 +350,7 @@ class InterestTable:
         except UnicodeDecodeError:
             topic_filter = ""
         if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
-            self._host.count("interest_refused")
+            self._delivery.count("interest_refused")
             return
         if broker_id in self._dropped:  # it gets everything
             if not wanted and topic_filter != EVERYTHING.decode():
@@ -407,13 +404,13 @@ class InterestTable:
             () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
         )
         self._take(EVERYTHING.decode(), broker_id)
-        self._host.count("interest_widened")
+        self._delivery.count("interest_widened")
         name = broker_id.hex()
         text = (
             f"broker {name} has more than {self._taken[broker_id] >> 20} MiB of topic filters; "
             "from now on it is sent every message"
         )
-        self._host.log("warning", text, cause="too many filters", peer=name)
+        self._delivery.log("warning", text, cause="too many filters", peer=name)
         self._node.timers.schedule(
             self._node.now + POST_INTERVAL, lambda now: self._drop(broker_id, now)
         )

@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
-from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
 from mqttree.broker.cluster.link.control_records import TOPIC_PINGREQ, TOPIC_PINGRESP
 from mqttree.broker.cluster.link.link import Handler, Link
@@ -98,21 +97,18 @@ class Ort(OverPublishedTopics):
 
     __slots__ = ("_loading", "_open", "overlays")
 
-    name = "ort"
     ordered = False  # each topic has paths of its own
 
     def __init__(
         self,
         node: LinkedBroker,
         directory: LinkStateDirectory,
-        bus: UnicastBus,
         delivery: Delivery,
         config: OverlayConfig,
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above; `config`: who this broker is, and how roots are
-        elected."""
-        super().__init__(node, directory, bus, delivery)
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above; `config`:
+        who this broker is, and how roots are elected."""
+        super().__init__(node, directory, delivery)
         self.overlays = TopicOverlays(
             Identity(config.id, config.boot, Address(config.host, config.port)),
             config.capability,
@@ -157,7 +153,7 @@ class Ort(OverPublishedTopics):
 
     def passes_on(self, key: bytes, source: Link) -> bool:
         """Whether there is a link besides the `source`; `key` does not matter."""
-        return len(self._open) > 1
+        return len(self._open) > self.uses(source)
 
     # ---------------------------------------------------------------- what is published here
 
@@ -207,52 +203,36 @@ class Ort(OverPublishedTopics):
         """Whether overlays may have a link, whatever its role in the spanning tree."""
         return link.peer is not None and self._open.get(link.peer.id) is link
 
-    def link_up(self, event: LinkUp) -> None:
-        """Note a neighbour. With the first one this broker begins to form overlays."""
+    def on_link_open(self, event: LinkUp | LinkDrained) -> None:
+        """Use a link. With the first neighbour this broker begins to form overlays."""
+        link = event.link
         if not self._begun:
             self._begun = True
             self._loading = list(self._node.dispatcher.filters())
             # No publisher was noted so far.
             self._node.dispatcher.forget_routes()
-        self._opened(event.link)
-
-    def _opened(self, link: Link) -> None:
         if link.peer is not None:
             self._open[link.peer.id] = link
             self.overlays.link_up(link.peer.id, link_cost(link), self._node.now)
             self.generation += 1
             self._hurry(self._node.now)
 
-    def link_lost(self, event: LinkDown) -> None:
-        """Stop using a link that is gone."""
-        self._closed(event.link)
-
-    def link_overflowed(self, event: LinkBehind) -> None:
-        """Stop using a link until its queue has drained."""
-        self._closed(event.link)
-
-    def link_drained(self, event: LinkDrained) -> None:
-        """Use the link again."""
-        self._opened(event.link)
-
-    def _closed(self, link: Link) -> None:
+    def on_link_closed(self, event: LinkDown | LinkBehind) -> None:
+        """Stop using a link that is gone, or until its queue has drained."""
+        link = event.link
         if link.peer is not None and self._open.get(link.peer.id) is link:
             del self._open[link.peer.id]
             self.overlays.link_down(link.peer.id, self._node.now)
             self.generation += 1
             self._hurry(self._node.now)
 
-    def live_changed(self) -> None:
+    def on_live_links_changed(self) -> None:
         """Do nothing: live links are those of the spanning tree."""
 
-    def link_measured(self, link: Link) -> None:
+    def on_link_measured(self, link: Link) -> None:
         """Take what a link costs now."""
         if link.peer is not None:
             self.overlays.measured(link.peer.id, link_cost(link))
-
-    def capability_changed(self, capability: float) -> None:
-        """Take the capability of this machine, for the next elections."""
-        self.overlays.set_capability(capability)
 
     # ---------------------------------------------------------------- records
 
@@ -311,6 +291,7 @@ class Ort(OverPublishedTopics):
         if self._loading:
             self._due = now + PACE
         self.overlays.set_clients(self._node.clients.connected)
+        self.overlays.set_capability(self._delivery.tree.capability)
         self.overlays.tick(now)
         for out in self.overlays.take_output():
             link = self._open.get(out.peer)

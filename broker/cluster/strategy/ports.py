@@ -9,10 +9,7 @@ from typing import Protocol
 from mqttree.broker.cluster.events import ClusterEvents
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
-
-
-class StrategyHost(Reporting, Alarm, Protocol):
-    """Counts and logs what happens, and calls the cluster again at a time."""
+from mqttree.stp.tree import Tree
 
 
 class LinkedBroker(MemberBroker, Protocol):
@@ -37,12 +34,9 @@ class Recovery(Protocol):
     """Gap recovery: finds missing messages."""
 
     def on_unexpected_link(self, feed: Feed, link: Link) -> None:
-        """Note that a message is about to be passed on that did not come from a feed's source."""
+        """Tell the brokers behind this one of a message that did not come from a feed's source."""
 
-    def on_answer_forwarded(self, broker_id: bytes) -> None:
-        """Note that an answer of a broker is passed on."""
-
-    def changed(self, broker_id: bytes) -> None:
+    def path_changed(self, broker_id: bytes) -> None:
         """Note that a broker's messages take another path to here."""
 
     def unsettled(self) -> bool:
@@ -115,8 +109,23 @@ class Passed(Protocol):
         """The origins of which messages have been here."""
 
 
-class Delivery(StrategyHost, Protocol):
+class Barrier(Protocol):
+    """The subscription barrier."""
+
+    def on_filter_posted(self) -> None:
+        """Note that this broker has posted a filter."""
+
+
+class Delivery(Reporting, Alarm, Protocol):
     """All that is above the strategies."""
+
+    @property
+    def tree(self) -> Tree:
+        """The spanning tree."""
+
+    @property
+    def barrier(self) -> Barrier:
+        """Delays SUBACK until all brokers know of a subscription."""
 
     @property
     def gap_recovery(self) -> Recovery:

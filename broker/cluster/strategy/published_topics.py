@@ -7,12 +7,11 @@ where the links of a route are looked up, which happens once, so other messages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
-from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
@@ -43,11 +42,10 @@ class OverPublishedTopics(OverSpanningTree):
     posting = False
 
     def __init__(
-        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+        self, node: LinkedBroker, directory: LinkStateDirectory, delivery: Delivery
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above."""
-        super().__init__(node, directory, bus, delivery)
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
+        super().__init__(node, directory, delivery)
         self.generation = 0
         """Grows when messages may take other links than before."""
         self._begun = False  # a first neighbour has come
@@ -60,11 +58,6 @@ class OverPublishedTopics(OverSpanningTree):
         self._doubted: dict[bytes, None] = {}
 
     # ---------------------------------------------------------------- next hops
-
-    def next_hops(self, topic: bytes) -> list[Link]:
-        """Return the links of a topic (valid), which is published here."""
-        dispatcher = self._node.dispatcher
-        return self.links_of(dispatcher.routes.get(topic) or dispatcher.route(topic))
 
     def links_of(self, route: Route) -> list[Link]:
         """Return the links of a `route` to whose topic a message is published here, and note the
@@ -92,12 +85,6 @@ class OverPublishedTopics(OverSpanningTree):
     def _links_to(self, neighbours: tuple[bytes, ...]) -> list[Link]:
         """Return the links to those neighbours of a topic that messages may take now."""
         raise NotImplementedError
-
-    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links of a `topic`, whatever its origin (`key`) and `source` are."""
-        dispatcher = self._node.dispatcher
-        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
-        return self.links_onward(route, key, source)
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
         """Return the `links` of a topic, and those of the spanning tree that lead to the brokers
@@ -146,15 +133,7 @@ class OverPublishedTopics(OverSpanningTree):
 
     # ---------------------------------------------------------------- what is wanted
 
-    def on_posted(self, call: Callable[[], None]) -> None:
-        """Ignore `call`: filters are not posted for all brokers."""
-
-    def knows_behind(self, link: Link) -> bool:
-        """Return True: what has come over a link is all that is known, and nothing waits for
-        more."""
-        return True
-
-    def route_changed(self, event: RouteChanged) -> None:
+    def on_route_changed(self, event: RouteChanged) -> None:
         """Do nothing: what is told is about links, not about the brokers behind them."""
 
     # ---------------------------------------------------------------- time

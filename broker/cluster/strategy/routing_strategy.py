@@ -1,7 +1,10 @@
-"""What a routing strategy decides (docs/decisions/0036).
+"""What a routing strategy decides (docs/decisions/0036), by subject.
 
 There is one strategy for each value of `--routing`, chosen in `selection`. No other module asks
-which one it is: everything in which they differ is a method of this Protocol.
+which one it is: everything in which they differ is in one of these Protocols, and a module takes
+the one that it needs.
+
+Keys are origins (broker id and boot in base64, 16 characters), topics are UTF-8, times are s.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mqttree.broker.cluster.directory.unicast_bus import UnicastPaths
 from mqttree.broker.cluster.events import (
     EntriesHandled,
     LinkBehind,
@@ -19,19 +23,15 @@ from mqttree.broker.cluster.events import (
 )
 from mqttree.broker.cluster.link.link import Handler, Link
 from mqttree.broker.cluster.strategy.ports import Feed
+from mqttree.broker.core.ports import Interest
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.core.route import Route
 
 
-class RoutingStrategy(Protocol):
-    """Which links a message takes, and what follows from that when links and brokers come and go.
-
-    Keys are origins (broker id and boot in base64, 16 characters), topics are UTF-8, times are s.
-    """
-
-    @property
-    def name(self) -> str:
-        """The value of `--routing` that chooses this strategy (`routing_modes.ROUTINGS`)."""
+class MessagePaths(UnicastPaths, Protocol):
+    """Which kind of paths messages take. While these are `source_rooted`, a path of the spanning
+    tree that changes is none of messages, a broker's messages may arrive before its directory
+    entries, and neighbours may have had other messages of an origin that is gone."""
 
     @property
     def ordered(self) -> bool:
@@ -39,23 +39,22 @@ class RoutingStrategy(Protocol):
         ordered feed. If not, topics have paths of their own, and messages overtake each other: a
         number that comes behind newer ones is taken, also at QoS 0."""
 
-    @property
-    def posting(self) -> bool:
-        """Whether this broker posts the filters that are wanted here."""
+    def uses(self, link: Link) -> bool:
+        """Whether messages may take a link that the spanning tree has blocked."""
 
-    @property
-    def memory(self) -> int:
-        """Bytes that the filters take, those of this broker and of others."""
+    def astray(self) -> list[bytes]:
+        """Return the brokers that the spanning tree has lost, but that messages still go to and
+        come from."""
 
-    @property
-    def records(self) -> dict[int, Handler]:
-        """What takes the records that brokers with this strategy send each other, by their type;
-        none if all that they tell goes through the directory."""
+    def settle(self, now: float) -> bool:
+        """Find paths again if anything has changed; `now`: s. Returns False if nothing was done."""
 
-    # ---------------------------------------------------------------- next hops
+    def next_deadline(self) -> float | None:
+        """When `settle` is due (s); None: it is not."""
 
-    def next_hops(self, topic: bytes) -> list[Link]:
-        """Return the links that a message to `topic` takes that was published here."""
+
+class MessageHops(MessagePaths, Protocol):
+    """Which links a message takes."""
 
     @property
     def generation(self) -> int:
@@ -73,14 +72,6 @@ class RoutingStrategy(Protocol):
         """Return the links that messages with this `route` take from here that came over `source`,
         which may be one of them; `key`: of their origin."""
 
-    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
-        """Return the other brokers that want a `topic`, if these decide which links it takes. Valid
-        until `Dispatcher.invalidate` is called for a filter that matches the topic."""
-
-    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links that a message to `topic` of the origin `key` takes from here. It came
-        over `source`, which may be one of them; empty, or `source` alone: it goes no further."""
-
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links that a message for all brokers takes from here."""
 
@@ -88,35 +79,22 @@ class RoutingStrategy(Protocol):
         """Return the links that a message of the origin `key` takes that is given to members at
         brokers (`choice`): those of its topic (`links`), and those that lead to these brokers."""
 
-    def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
-        """Note that a message at QoS 1 or 2 of the origin `key` that came over `link` is about to
-        be passed on. `feed`: the origin's. The brokers behind this one hear of it (BREAK) if it may
-        be ahead of older messages."""
+    def announce_path_change(self, key: bytes, feed: Feed | None, link: Link) -> None:
+        """Tell the brokers behind this one (BREAK) if a message at QoS 1 or 2 of the origin `key`
+        that came over `link`, and is about to be passed on, may be ahead of older messages. `feed`:
+        the origin's."""
 
-    def live_hop(self, message: bytes) -> Link | None:
-        """Return the link for a message to one broker that has to take the same path as the
-        messages that its sender publishes; None: it is dropped."""
+    def on_live_links_changed(self) -> None:
+        """Note that a link has become live, or is not live any more."""
 
-    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether an answer of `sender` to `receiver` is passed on from here, as this broker knows
-        the filters of the receiver."""
 
-    def carries(self, link: Link) -> bool:
-        """Whether messages may take a link now."""
+class WantedTopics(MessagePaths, Interest, Protocol):
+    """What is wanted here, and elsewhere. The answer of `brokers_wanting` is valid until
+    `Dispatcher.invalidate` is called for a filter that matches the topic."""
 
-    def uses(self, link: Link) -> bool:
-        """Whether messages may take a link that the spanning tree has blocked."""
-
-    # ---------------------------------------------------------------- what is wanted
-
-    def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
-        """Note the first subscription to a filter here, or that the last one has gone."""
-
-    def on_posted(self, call: Callable[[], None]) -> None:
-        """Have `call` called for each filter that is posted."""
-
-    def knows_behind(self, link: Link) -> bool:
-        """Whether the filters behind a link are known, if these decide which messages take it."""
+    @property
+    def posting(self) -> bool:
+        """Whether this broker posts the filters that are wanted here."""
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says whether a topic is wanted behind a link, whether it is live
@@ -127,80 +105,38 @@ class RoutingStrategy(Protocol):
         """Return a function that says whether one broker wants a topic; it does if that is not
         known."""
 
-    def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether messages that are replayed to the neighbour at the end of `link` reach the broker
-        `broker_id`. `gone`: see `wanted_behind`."""
 
-    # ---------------------------------------------------------------- links and brokers
+class RoutingStrategy(MessageHops, WantedTopics, Protocol):
+    """All that a strategy decides, and what it hears of links, brokers and time."""
 
-    def route_changed(self, event: RouteChanged) -> None:
+    @property
+    def memory(self) -> int:
+        """Bytes that the filters take, those of this broker and of others."""
+
+    @property
+    def records(self) -> dict[int, Handler]:
+        """What takes the records that brokers with this strategy send each other, by their type;
+        none if all that they tell goes through the directory."""
+
+    def on_link_open(self, event: LinkUp | LinkDrained) -> None:
+        """Note that the handshake of a link is complete, or that its queue has drained."""
+
+    def on_link_closed(self, event: LinkDown | LinkBehind) -> None:
+        """Note that a link is gone, or that its queue has overflowed."""
+
+    def on_link_measured(self, link: Link) -> None:
+        """Note that the round-trip time of a link was measured again."""
+
+    def on_route_changed(self, event: RouteChanged) -> None:
         """Note that the spanning tree's path to a broker leads over another neighbour, or that
         there is none."""
 
-    def link_up(self, event: LinkUp) -> None:
-        """Note that a handshake is complete."""
-
-    def link_joining(self, link: Link) -> None:
-        """Note that a link is about to be live: other messages take it than before. Called only
-        where messages are `ordered`."""
-
-    def live_changed(self) -> None:
-        """Note that a link has become live, or is not live any more."""
-
-    def link_measured(self, link: Link) -> None:
-        """Note that the round-trip time of a link was measured again."""
-
-    def capability_changed(self, capability: float) -> None:
-        """Note that the capability of this machine has changed."""
-
-    def link_overflowed(self, event: LinkBehind) -> None:
-        """Note that the queue of a link has overflowed."""
-
-    def link_drained(self, event: LinkDrained) -> None:
-        """Note that the queue of a link has drained."""
-
-    def link_lost(self, event: LinkDown) -> None:
-        """Note that a link is gone."""
-
-    # ---------------------------------------------------------------- paths
-
-    def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
-        """Note that the spanning tree's path to a broker has changed, or that there is none; `old`:
-        the link that led there. Returns whether messages of that broker take another path. Called
-        only where messages are `ordered`."""
-
-    def restarted(self, broker_id: bytes) -> bool:
-        """Note that a broker may be another incarnation. Returns whether messages of it may be
-        missing because of that."""
-
-    def breaks(self, feed: Feed, link: Link | None) -> bool:
-        """Whether a BREAK that came over `link` concerns a feed."""
-
-    def precedes_directory(self) -> bool:
-        """Whether a broker's messages may arrive before its directory entries."""
-
-    def exchanging(self) -> list[Link]:
-        """Return the links with whose neighbours version vectors are exchanged when an origin is
-        gone, as they may have had other messages of it."""
-
-    def astray(self) -> list[bytes]:
-        """Return the brokers that the spanning tree has lost, but that messages still go to and
-        come from."""
-
-    # ---------------------------------------------------------------- time
+    def on_entries_handled(self, event: EntriesHandled) -> None:
+        """Note that watchers of the directory have got its new entries, but neighbours have not
+        yet."""
 
     def tick(self, now: float) -> None:
         """Do what is due at `now` (s). Called once a second."""
-
-    def settle(self, now: float) -> bool:
-        """Find paths again if anything has changed; `now`: s. Returns False if nothing was done."""
-
-    def next_deadline(self) -> float | None:
-        """When `settle` is due (s); None: it is not."""
-
-    def entries_handled(self, event: EntriesHandled) -> None:
-        """Note that watchers of the directory have got its new entries, but neighbours have not
-        yet."""
 
     def retire(self) -> None:
         """Have messages of other brokers take paths around this one, as it is going to stop."""

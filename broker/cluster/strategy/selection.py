@@ -24,16 +24,16 @@ def strategy_for(
     `bus`: carries messages to one broker; `delivery`: what is above the strategy."""
     match config.routing:
         case "flood":
-            return Flood(node, directory, bus, delivery)
+            return Flood(node, directory, delivery)
         case "srt":
             from mqttree.broker.cluster.strategy.srt_prt import SrtPrt
 
-            return SrtPrt(node, directory, bus, delivery)
+            return SrtPrt(node, directory, delivery)
         case "ort":
             from mqttree.broker.cluster.strategy.ort import Ort
 
-            return Ort(node, directory, bus, delivery, config)
+            return Ort(node, directory, delivery, config)
         case "topic":
             return Topic(node, directory, bus, delivery, config)
         case _:
-            return Interest(node, directory, bus, delivery)
+            return Interest(node, directory, delivery)

@@ -25,14 +25,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     LinkStateDirectory,
 )
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-from mqttree.broker.cluster.events import (
-    LinkBehind,
-    LinkDown,
-    LinkDrained,
-    LinkUp,
-    OriginLost,
-    RouteChanged,
-)
+from mqttree.broker.cluster.events import OriginLost, RouteChanged
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.astray_brokers import AstrayBrokers
@@ -187,7 +180,7 @@ class SourceTrees:
             )
             self._touch()
 
-    def route_changed(self, event: RouteChanged) -> None:
+    def on_route_changed(self, event: RouteChanged) -> None:
         """Keep the entries of a broker that the spanning tree has lost, for a while."""
         broker_id, via = event.broker_id, event.via
         if via is None and self.keeps(broker_id, gone=True):
@@ -231,21 +224,16 @@ class SourceTrees:
 
     # ---------------------------------------------------------------- links of this broker
 
-    def link_opened(self, event: LinkUp | LinkDrained) -> None:
+    def open_link(self, link: Link) -> None:
         """Post a link that is up, or has drained: messages may take it once both ends have posted
         it."""
-        link = event.link
         peer = link.peer
         if peer is not None and peer.routing == "topic" and link.up and not link.behind:
             self.open[peer.id] = link
             self._delivery.acks.keep(link, self._delivery.replay_log.end)
             self._costs.opened(peer.id, link)
 
-    def link_closed(self, event: LinkDown | LinkBehind) -> None:
-        """Let no messages take a link that is gone, or whose queue overflowed."""
-        self.closed(event.link)
-
-    def closed(self, link: Link) -> None:
+    def close_link(self, link: Link) -> None:
         """Withdraw a link that is gone, or whose queue overflowed."""
         peer = link.peer
         if peer is not None and self.open.get(peer.id) is link:
@@ -440,7 +428,7 @@ class SourceTrees:
                     if over is not None and over.up:
                         self._tell(over, broker, origin)
             if turned:
-                gap_recovery.changed(origin)
+                gap_recovery.path_changed(origin)
             if new.lost and old is not None and not old.lost:
                 self._delivery.events.dispatch(OriginLost(origin))
 
@@ -464,9 +452,9 @@ class SourceTrees:
         self._astray.forget_all()
         for broker in reachable:
             tell_break(self._directory, self._bus, broker)
-            self._delivery.gap_recovery.changed(broker)
+            self._delivery.gap_recovery.path_changed(broker)
 
-    def came(self, key: bytes, link: Link) -> None:
+    def announce_path_change(self, key: bytes, link: Link) -> None:
         """Note that a message at QoS 1 or 2 of the origin `key` that came over `link` is about to
         be passed on. If it did not come from the parent it may be ahead of older ones: a neighbour
         replays messages, or knows another graph. The brokers behind this one hear of it before they

@@ -16,8 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
-from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-from mqttree.broker.cluster.events import LinkDown, LinkUp
+from mqttree.broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp
 from mqttree.broker.cluster.link.control_records import FILTERS, PUBADV
 from mqttree.broker.cluster.link.link import Handler, Link
 from mqttree.broker.cluster.link.origin_keys import split_key
@@ -44,14 +43,11 @@ class SrtPrt(OverPublishedTopics):
 
     __slots__ = ("_hops", "_tables")
 
-    name = "srt"
-
     def __init__(
-        self, node: LinkedBroker, directory: LinkStateDirectory, bus: UnicastBus, delivery: Delivery
+        self, node: LinkedBroker, directory: LinkStateDirectory, delivery: Delivery
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above."""
-        super().__init__(node, directory, bus, delivery)
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
+        super().__init__(node, directory, delivery)
         self._tables = RoutingTables(node.limits.advertised_memory)
         self._hops: dict[Link, Hop] = {}
 
@@ -85,11 +81,6 @@ class SrtPrt(OverPublishedTopics):
             for link in self._node.forwarding
             if link.peer is not None and link.peer.id in neighbours
         ]
-
-    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links of a `topic`, none if there is no live link but the `source`; `key`, its
-        origin, does not matter."""
-        return super().onward(topic, key, source) if self.passes_on(key, source) else []
 
     # ---------------------------------------------------------------- what is published here
 
@@ -134,11 +125,11 @@ class SrtPrt(OverPublishedTopics):
 
     # ---------------------------------------------------------------- links
 
-    def link_up(self, event: LinkUp) -> None:
+    def on_link_open(self, event: LinkUp | LinkDrained) -> None:
         """Note a neighbour. With the first one this broker begins to keep its part of the
         tables."""
         link = event.link
-        if link.peer is None:
+        if link.peer is None or link in self._hops:
             return
         if not self._begun:
             self._begun = True
@@ -148,16 +139,15 @@ class SrtPrt(OverPublishedTopics):
             # No topic was advertised so far.
             self._node.dispatcher.forget_routes()
         self._hops[link] = self._tables.open(link.peer.id)
-        self.live_changed()
+        self.on_live_links_changed()
 
-    def link_lost(self, event: LinkDown) -> None:
-        """Forget what a neighbour has said."""
-        hop = self._hops.pop(event.link, None)
-        if hop is not None:
+    def on_link_closed(self, event: LinkDown | LinkBehind) -> None:
+        """Forget what a neighbour has said, if the link is gone."""
+        if isinstance(event, LinkDown) and (hop := self._hops.pop(event.link, None)) is not None:
             self._tables.close(hop, event.now)
             self._hurry(event.now)
 
-    def live_changed(self) -> None:
+    def on_live_links_changed(self) -> None:
         """Use what live links have brought, and nothing else."""
         self.generation += 1
         live = self._node.forwarding

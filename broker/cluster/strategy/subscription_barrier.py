@@ -47,7 +47,7 @@ from mqttree.broker.cluster.link.link import Handler, Link
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.cluster.strategy.ports import Delivery
-from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import MAX_BROKERS
 
@@ -147,7 +147,7 @@ class SubscriptionBarrier:
         own: Identity,
         *,
         directory: LinkStateDirectory,
-        strategy: RoutingStrategy,
+        strategy: WantedTopics,
         links: Mapping[bytes, Link],
         handshakes: Collection[Link],
         searching: Callable[[float], bool] | None,
@@ -206,11 +206,10 @@ class SubscriptionBarrier:
         self._timer: Timer | None = None
         self._look_at = 0.0  # s; when it is due
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
-        strategy.on_posted(self.posted)
 
     # ---------------------------------------------------------------- waiting clients
 
-    def posted(self) -> None:
+    def on_filter_posted(self) -> None:
         """Note that this broker has posted a filter: the next wave asks who knows of it."""
         self._posted = self._last_new = self._posted + 1
 

@@ -36,8 +36,6 @@ class Topic(Interest):
 
     __slots__ = ("_ids", "trees")
 
-    name = "topic"
-
     def __init__(
         self,
         node: LinkedBroker,
@@ -52,7 +50,7 @@ class Topic(Interest):
         """The paths of all origins."""
         # The broker ids of origins: decoding one for each batch costs more than finding it.
         self._ids: dict[bytes, bytes] = {}
-        super().__init__(node, directory, bus, delivery, self.trees)
+        super().__init__(node, directory, delivery, self.trees)
         self.trees.others = self.table
 
     # ---------------------------------------------------------------- next hops
@@ -64,15 +62,6 @@ class Topic(Interest):
             route.onward = {}
         else:
             super()._find(route)
-
-    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links on the tree of the origin `key` that lead to brokers that want a
-        `topic`. `source`: the link over which the message came."""
-        if not self.trees.active:
-            return Interest.onward(self, topic, key, source)  # `super()` costs as much as the rest
-        dispatcher = self._node.dispatcher
-        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
-        return self.links_onward(route, key, source)
 
     def passes_on(self, key: bytes, source: Link) -> bool:
         """Whether messages of the origin `key`, which came over `source`, may take a link from
@@ -134,28 +123,17 @@ class Topic(Interest):
             )
         )
 
-    def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
+    def announce_path_change(self, key: bytes, feed: Feed | None, link: Link) -> None:
         """Warn the brokers behind this one (BREAK) of a message of the origin `key` that came over
         `link`, which does not lead to the parent in the origin's tree; `feed`: the origin's."""
         if self.trees.active:
-            self.trees.came(key, link)
+            self.trees.announce_path_change(key, link)
         elif feed is not None and feed.source is not link:
-            super().admit(key, feed, link)
+            super().announce_path_change(key, feed, link)
 
     def live_hop(self, message: bytes) -> Link | None:
         """Return the link on the tree of the sender."""
         return self.trees.link_for(message) if self.trees.active else super().live_hop(message)
-
-    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether the spanning tree leads to `receiver`, too: filters of a broker that it has lost
-        are not used yet. `sender` does not matter."""
-        if self.trees.active:
-            return self._directory.database.via(receiver) is not None
-        return super().passes_answer(receiver, sender)
-
-    def carries(self, link: Link) -> bool:
-        """Whether messages may take a link now."""
-        return link.live or self.trees.active
 
     def uses(self, link: Link) -> bool:
         """Whether both ends have announced that messages may take a link."""
@@ -171,69 +149,32 @@ class Topic(Interest):
             return self.wanted_by(link.peer.id)
         return super().wanted_behind(link, gone=gone)
 
-    def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether the neighbour at the end of `link` is the broker `broker_id`; for an origin that
-        is `gone`, as with the spanning tree."""
-        if self.trees.active and not gone:
-            return link.peer is not None and link.peer.id == broker_id
-        return super().leads_to(link, broker_id, gone=gone)
-
     # ---------------------------------------------------------------- links
 
-    def route_changed(self, event: RouteChanged) -> None:
+    def on_route_changed(self, event: RouteChanged) -> None:
         """Keep the paths of a broker that the spanning tree has lost for a while."""
-        self.trees.route_changed(event)
-        super().route_changed(event)
+        self.trees.on_route_changed(event)
+        super().on_route_changed(event)
 
-    def link_up(self, event: LinkUp) -> None:
-        """Note a neighbour, and offer the link to all trees."""
-        super().link_up(event)
-        self.trees.link_opened(event)
+    def on_link_open(self, event: LinkUp | LinkDrained) -> None:
+        """Note a neighbour, and let trees use the link."""
+        super().on_link_open(event)
+        self.trees.open_link(event.link)
 
-    def link_joining(self, link: Link) -> None:
-        """Do nothing: live links are those of the spanning tree, which messages do not take."""
-        if not self.trees.active:
-            super().link_joining(link)
+    def on_link_closed(self, event: LinkDown | LinkBehind) -> None:
+        """Stop using the link in trees."""
+        self.trees.close_link(event.link)
 
-    def link_measured(self, link: Link) -> None:
+    def on_link_measured(self, link: Link) -> None:
         """Take the first round trip of a link as its cost."""
         self.trees.measured(link)
 
-    def link_overflowed(self, event: LinkBehind) -> None:
-        """Stop using the link in trees."""
-        self.trees.link_closed(event)
-
-    def link_drained(self, event: LinkDrained) -> None:
-        """Let trees use the link again."""
-        self.trees.link_opened(event)
-
-    def link_lost(self, event: LinkDown) -> None:
-        """Stop using the link in trees."""
-        self.trees.link_closed(event)
-
     # ---------------------------------------------------------------- paths
 
-    def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
-        """Tell nothing: messages do not take the spanning tree. Questions do."""
-        return not self.trees.active and super().path_changed(broker_id, old)
-
-    def restarted(self, broker_id: bytes) -> bool:
-        """Whether another broker may be at the end of the path, as far as that is the spanning
-        tree's."""
-        return not self.trees.active
-
-    def breaks(self, feed: Feed, link: Link | None) -> bool:
-        """Whether the feed comes over this link; a broker that takes the spanning tree now may
-        pass on anything."""
-        return self.trees.active or super().breaks(feed, link)
-
-    def precedes_directory(self) -> bool:
-        """Return True: messages take shorter paths than the directory entries of their origin."""
+    @property
+    def source_rooted(self) -> bool:
+        """Whether messages take the trees."""
         return self.trees.active
-
-    def exchanging(self) -> list[Link]:
-        """Return the links of the spanning tree: messages did not take it."""
-        return self._node.forwarding if self.trees.active else []
 
     def astray(self) -> list[bytes]:
         """Return the brokers that the spanning tree has lost and that links still lead to."""
@@ -253,7 +194,7 @@ class Topic(Interest):
         """When `settle` is due (s); None: it is not."""
         return self.trees.next_deadline()
 
-    def entries_handled(self, event: EntriesHandled) -> None:
+    def on_entries_handled(self, event: EntriesHandled) -> None:
         """Have brokers ask for messages that passed here before their filters were known."""
         self.trees.tell_late(event.now)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.cluster.directory.link_state_directory import LINK
 from mqttree.broker.cluster.strategy.path_costs import RELAY
-from mqttree.broker.cluster.strategy.topic import Topic
 from mqttree.broker.io.api.federation import spanning_tree
 from mqttree.broker.io.api.routes import RequestError
 from mqttree.broker.wire.errors import WireError
@@ -32,15 +31,15 @@ def delivery_tree(parts: Parts, origin: str, topic: str) -> dict[str, Any]:
     `topic`: of the messages, "": of any, which all brokers want. Raises RequestError: there is no
     such broker, or its tree is not known.
     """
-    strategy, own = parts.strategy, parts.node.config.id
-    if strategy.name not in KNOWN:
-        raise RequestError(404, f"with routing {strategy.name} no broker knows a whole tree")
+    own, routing = parts.node.config.id, parts.node.config.routing
+    if routing not in KNOWN:
+        raise RequestError(404, f"with routing {routing} no broker knows a whole tree")
     listings = (parts.database.own, *parts.directory.reachable())
     known = {listing.id.hex(): listing.id for listing in listings}
     root = known.get(origin or own.hex())
     if root is None:
         raise RequestError(404, "no such broker, or it cannot be reached")
-    by_source = isinstance(strategy, Topic) and strategy.trees.active
+    by_source = parts.strategy.source_rooted
     parents = _source_parents(listings, root) if by_source else _tree_parents(listings, root)
     receivers = _receivers(parts, topic, known.values())
     links = _links(parents, [broker for broker in receivers if broker != root])

@@ -94,7 +94,7 @@ def _own(parts: Parts) -> dict[str, Any]:
         "alive": True,
         "draining": node.drain is not None,
         "via": None,
-        "routing": parts.strategy.name,
+        "routing": parts.node.config.routing,
         "capability": tree.capability,
         **dict(zip(RATES, map(_rounded, rates), strict=True)),
         "clients": node.clients.connected,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.id_conflict import IdConflict
     from mqttree.broker.cluster.sharing.group_table import GroupTable
-    from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.broker.core.dispatcher import Dispatcher
     from mqttree.broker.core.memory_limit import MemoryLimit
     from mqttree.broker.core.retained_store import RetainedStore
@@ -28,7 +28,7 @@ class Parts(NamedTuple):
     membership: Membership
     directory: LinkStateDirectory
     database: LinkStateDatabase
-    strategy: RoutingStrategy
+    strategy: WantedTopics
     id_conflict: IdConflict
     groups: GroupTable
     memory: MemoryLimit

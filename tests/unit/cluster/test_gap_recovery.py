@@ -130,12 +130,6 @@ def test_an_abandoned_feed_delivers_late_messages_once(events: list[tuple[int, i
     ) - numbers_in(found.window.history)
 
 
-class Strategy(OverSpanningTree):
-    """A strategy that is not asked for filters."""
-
-    name = "interest"
-
-
 class Asking:
     """A broker that asks one origin, whose answers the test gives."""
 
@@ -174,7 +168,7 @@ class Asking:
             dispatcher=fanout,
         )
         config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)
-        strategy: Any = Strategy(node, self.directory, self.directory, unused)
+        strategy: Any = OverSpanningTree(node, self.directory, unused)
         flow_control: Any = SimpleNamespace(released=lambda slow: None)
         above: Any = SimpleNamespace(delivered_ranges=self.delivered_ranges)
         alarm: Any = SimpleNamespace(hurry=lambda now: None)

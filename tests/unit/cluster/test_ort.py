@@ -207,7 +207,7 @@ def test_what_only_passes_through_is_not_published_here() -> None:
     neighbour.send(ping((TOPIC_PINGREQ, claim(1))))
     route = world.node.dispatcher.route(b"t")
     assert route.brokers == (NOT_NOTED, b"t")
-    assert strategy(world).onward(b"t", b"", neighbour.link()) == []
+    assert strategy(world).links_onward(route, b"", neighbour.link()) == []
     assert pings(neighbour) == []
 
 

@@ -99,10 +99,10 @@ def test_the_first_measurement_is_posted_at_once() -> None:
 def test_a_link_that_closes_is_withdrawn() -> None:
     overlays, world, link = linked()
     assert overlays.open == {A: link}
-    overlays.closed(link)
+    overlays.close_link(link)
     assert overlays.open == {}
     assert told(world, A) is None
-    overlays.closed(link)  # once more is harmless
+    overlays.close_link(link)  # once more is harmless
 
 
 def test_links_to_those_that_route_otherwise_are_not_posted() -> None:
@@ -164,13 +164,13 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
     hops.parent, hops.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]
     overlays._next_hops = {A: hops}
     key = origin_key(A, 1)
-    overlays.came(key, parent)  # type: ignore[arg-type]
+    overlays.announce_path_change(key, parent)  # type: ignore[arg-type]
     assert sent == []
     for _ in range(3):
-        overlays.came(key, stranger)  # type: ignore[arg-type]
+        overlays.announce_path_change(key, stranger)  # type: ignore[arg-type]
     assert sent == [(onward, B, A)]
-    overlays.came(key, parent)  # type: ignore[arg-type]
-    overlays.came(key, stranger)  # type: ignore[arg-type]
+    overlays.announce_path_change(key, parent)  # type: ignore[arg-type]
+    overlays.announce_path_change(key, stranger)  # type: ignore[arg-type]
     assert len(sent) == 2
 
 

@@ -109,7 +109,7 @@ def test_what_only_passes_through_is_not_advertised_as_published_here() -> None:
     told(one)
     route = world.node.dispatcher.route(b"t")
     assert route.brokers[:2] == (NOT_NOTED, b"t")
-    found = strategy(world).onward(b"t", b"", one.link())
+    found = strategy(world).links_onward(route, b"", one.link())
     assert [link.peer.id for link in found if link.peer] == [(2).to_bytes(8, "big")]
     assert told(one) == ([], [])
     world.connect("client").publish("t", b"x")
