@@ -190,6 +190,27 @@ class LinkStateDatabase:
         listing = self.listings.get(broker_id)
         return None if listing is None else listing.via
 
+    def reaches(self, broker_id: bytes) -> bool:
+        """Whether a path leads to another broker."""
+        return self.via(broker_id) is not None
+
+    def boot(self, broker_id: bytes) -> int:
+        """Return the boot number that another broker has posted, 0 if it has posted nothing."""
+        listing = self.listings.get(broker_id)
+        return 0 if listing is None else listing.boot
+
+    def entry(self, broker_id: bytes, key: bytes) -> bytes | None:
+        """Return the value that another broker posts under a key, None if it posts none."""
+        listing = self.listings.get(broker_id)
+        return None if listing is None else listing.entries.get(key)
+
+    def entries_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return id and value of each other broker that posts an entry with this key, whether it
+        can be reached or not."""
+        for listing in self.listings.values():
+            if (value := listing.entries.get(key)) is not None:
+                yield listing.id, value
+
     def complete(self, peer: bytes) -> bool:
         """Return whether the neighbour has named all its listings, and all of them are here."""
         neighbour = self._neighbours.get(peer)

@@ -41,12 +41,12 @@ class Cluster(ClusterParts):
     def knows(self, broker_id: bytes) -> bool:
         """Return whether a broker is of this federation: this one, or one whose listing is known,
         reachable or not."""
-        return broker_id == self.node.config.id or self.directory.listing(broker_id) is not None
+        return broker_id == self.node.config.id or broker_id in self.database.listings
 
     @property
     def in_reach(self) -> int:
         """How many other brokers can be reached."""
-        return len(self.directory.reachable())
+        return len(self.database.reachable())
 
     # ---------------------------------------------------------------- inputs
 

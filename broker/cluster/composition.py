@@ -189,6 +189,7 @@ class ClusterParts:
         self.directory: LinkStateDirectory = LinkStateDirectory(
             node, self.own, self.events, self, self.agenda
         )
+        self.database = self.directory.database
         self.bus: UnicastBus = UnicastBus(node, self.directory, self)
         self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self.bus, self)
         self.bus.strategy = self.strategy
@@ -231,19 +232,21 @@ class ClusterParts:
             timeout=config.link_timeout,
         )
         self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
-        self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(node, self.bus, self, self)
+        self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
+            node, self.database, self.bus, self, self
+        )
 
     def _build_recovery(self, node: FederatedBroker) -> None:
         """Build what finds out which messages are missing here, and asks for them."""
         self.subscription_starts: SubscriptionStarts = SubscriptionStarts(
             node,
             self.origins,
-            self.directory,
+            self.database,
             self.barrier,
             self.expects_old_messages,
             enabled=self.enabled,
         )
-        self.orphans: Orphans = Orphans(self.directory, self.origins)
+        self.orphans: Orphans = Orphans(self.database, self.origins)
         self.walks: LogWalks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
         self.history: HistoryRequests = HistoryRequests(node, self.links, self)
         self.gap_recovery: GapRecovery = GapRecovery(
@@ -301,7 +304,7 @@ class ClusterParts:
             origins=self.origins,
             log=self.replay_log,
             links=self.links,
-            directory=self.directory,
+            database=self.database,
             bus=self.bus,
             strategy=self.strategy,
             starts=self.subscription_starts,
@@ -351,7 +354,7 @@ class ClusterParts:
             node,
             turns=node.turns,
             retained=node.retained,
-            directory=self.directory,
+            database=self.database,
             bus=self.bus,
             origins=self.origins,
             log=self.replay_log,
@@ -375,7 +378,7 @@ class ClusterParts:
         self.session_merge: SessionMerge = SessionMerge(
             node,
             self.own.id,
-            directory=self.directory,
+            database=self.database,
             bus=self.bus,
             gap_recovery=self.gap_recovery,
             queues=self.queue_merge,
@@ -389,14 +392,14 @@ class ClusterParts:
         """Build what gives sessions to other brokers."""
         under_way = MessagesUnderWay(
             node,
-            directory=self.directory,
+            database=self.database,
             origins=self.origins,
             orphans=self.orphans,
             gap_recovery=self.gap_recovery,
         )
         contents = SessionContents(
             node,
-            directory=self.directory,
+            database=self.database,
             origins=self.origins,
             log=self.replay_log,
             gap_recovery=self.gap_recovery,
@@ -534,7 +537,7 @@ class ClusterParts:
             + self.pinned_entries.size
             + self.trimmed_numbers.size
         )
-        said = self.directory.database.memory + self.strategy.memory
+        said = self.database.memory + self.strategy.memory
         return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes
 
     def hurry(self, at: float) -> None:

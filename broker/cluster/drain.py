@@ -223,7 +223,7 @@ class Drain:
         if self._to:
             return [self._to]
         found = []
-        for listing in self._cluster.directory.reachable():
+        for listing in self._cluster.database.reachable():
             text = listing.entries.get(CLIENTS_AT)
             if text and DRAINING not in listing.entries:
                 try:
@@ -307,7 +307,7 @@ class Drain:
         those that no broker has fetched in time."""
         node = self._node
         waiting = any(session.expiry for session in node.sessions.values())
-        if waiting and now < self._since + SESSIONS_GRACE_S and self._cluster.directory.reachable():
+        if waiting and now < self._since + SESSIONS_GRACE_S and self._cluster.database.reachable():
             return
         # A journal keeps the others.
         rest = [session for session in node.sessions.values() if session.recorder is None]

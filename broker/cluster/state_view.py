@@ -16,7 +16,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
     config = cluster.config
     strategy = cluster.strategy
     node = cluster.node
-    going = {listing.id for listing in cluster.directory.reachable() if DRAINING in listing.entries}
+    going = {listing.id for listing in cluster.database.reachable() if DRAINING in listing.entries}
     links = []
     for peer_id, link in sorted(cluster.links.items()):
         port = tree.ports.get(peer_id)

@@ -42,15 +42,15 @@ class LegTurns:
         """Return the id of the broker that is to be active instead of this one for the leg `name`;
         None: this one is. One that drains is active only if there is no other one: so the session
         of the leg moves while its broker still runs."""
-        directory, own = self._directory, self._node.config.id
+        database, own = self._directory.database, self._node.config.id
         drains = self._node.drain is not None
         others = (
             broker_id
-            for broker_id, _ in directory.entries_of(LEG + name.encode())
+            for broker_id, _ in database.entries_of(LEG + name.encode())
             if (drains or broker_id < own)
             and broker_id != own
-            and directory.reaches(broker_id)
-            and directory.entry(broker_id, DRAINING) is None
+            and database.reaches(broker_id)
+            and database.entry(broker_id, DRAINING) is None
         )
         return min(others, default=None)
 
@@ -66,5 +66,5 @@ class LegTurns:
 
     def title(self, broker_id: bytes) -> str:
         """Return how a broker is called in log lines."""
-        name = self._directory.entry(broker_id, STATE + b"name") or b""
+        name = self._directory.database.entry(broker_id, STATE + b"name") or b""
         return f"{name.decode(errors='replace')} ({broker_id.hex()})".strip()

@@ -68,10 +68,10 @@ def own_broker(node: Node, client_id: str, transport: asyncio.BaseTransport, now
     if conn is not None and conn.peer == str(Address(*transport.get_extra_info("sockname")[:2])):
         return "this broker itself"
     cluster = node.cluster
-    membership, directory = cluster.membership, cluster.directory
+    membership, database = cluster.membership, cluster.database
     there = Address(*transport.get_extra_info("peername")[:2])
     for broker_id, _, addresses, _ in membership.members(now):
-        if there in addresses and posted_stamp(directory, broker_id, client_id):
+        if there in addresses and posted_stamp(database, broker_id, client_id):
             name = membership.name_of(broker_id) or broker_id.hex()
             return f"the broker {name} of this federation"
     return ""

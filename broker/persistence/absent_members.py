@@ -193,7 +193,7 @@ class AbsentMembers:
         self._acks = cluster.acks
         self._catchup = cluster.catchup
         self._clock = cluster.clock
-        self._directory = cluster.directory
+        self._database = cluster.database
         self._forwarder = cluster.forwarder
         self._gap_recovery = cluster.gap_recovery
         self._journal: Journal = node.journal
@@ -263,7 +263,7 @@ class AbsentMembers:
             if (
                 absent is None
                 and len(self.absent) < MAX_ABSENT_BROKERS
-                and (listing := self._directory.listing(broker_id)) is not None
+                and (listing := self._database.listings.get(broker_id)) is not None
             ):
                 keys = listing.entries
                 few = len(keys) <= MAX_FILTERS

@@ -52,7 +52,7 @@ async def federation(
         ) as other,
     ):
         await eventually(
-            lambda: all(node_of(each).cluster.directory.reachable() for each in (one, other)),
+            lambda: all(node_of(each).cluster.database.reachable() for each in (one, other)),
             "they find each other",
         )
         yield [one, other]

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above, TailPiece
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
+    from mqttree.routing.link_state import LinkStateDatabase
 
 PART = 60_000
 """bytes of an answer in one record."""
@@ -91,7 +91,7 @@ class Answers:
         origins: Origins,
         log: ReplayLog,
         links: Mapping[bytes, Link],
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         strategy: WantedTopics,
         starts: SubscriptionStarts,
@@ -100,14 +100,14 @@ class Answers:
         report: Reporting,
     ) -> None:
         """`node`: this broker; `links`: those that are up, by the neighbour's id; `report`: counts
-        and logs; `above`: the floors above delivery; `origins`, `log`, `directory`, `bus`,
+        and logs; `above`: the floors above delivery; `origins`, `log`, `database`, `bus`,
         `strategy`, `starts`, `acks`: the modules that it uses."""
         self._node = node
         self._counters = node.counters
         self._origins = origins
         self._log = log
         self._links = links
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self._strategy = strategy
         self._starts = starts
@@ -123,14 +123,14 @@ class Answers:
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with those of the missing messages that the sender has subscribers for."""
-        origins, directory = self._origins, self._directory
+        origins, database = self._origins, self._database
         if len(body) < 20:
             raise MalformedPacket("FEED_ASK is truncated")
         state, number, boot = body[:12], body[12:16], body[16:20]
         key = origin_key(origins.own_id, int.from_bytes(boot, "big"))
         if key not in origins.ours or key not in origins.vector:
             return
-        if directory.via(sender) is None or directory.state(sender) < state:
+        if database.via(sender) is None or database.state(sender) < state:
             # The filters that it posted meanwhile are not known here yet; it asks again.
             return
         # The budget is the one of all neighbours together.

@@ -120,7 +120,7 @@ class GapRecovery:
             feeds=self.feeds,
             release=self.release,
             log=log,
-            directory=directory,
+            database=directory.database,
             bus=bus,
             starts=starts,
             above=above,
@@ -152,7 +152,7 @@ class GapRecovery:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
         incarnation are asked again, and messages that it had not sent yet no longer come over the
         path of before."""
-        listing = self._directory.listing(broker_id)
+        listing = self._directory.database.listings.get(broker_id)
         if listing is None:
             return
         for feed in self.feeds.of(broker_id):
@@ -258,7 +258,7 @@ class GapRecovery:
         elif not feed.path_change_sent:
             feed.path_change_sent = True
             directory = self._directory
-            for listing in directory.reachable():
+            for listing in directory.database.reachable():
                 onward = directory.link_to(listing.id)
                 if (
                     onward is not None
@@ -398,7 +398,7 @@ class GapRecovery:
     def _longest(self, feed: OrderedFeed) -> float:
         if self._orphans.reachable(feed):
             return PATIENCE_S
-        listing = self._directory.listing(feed.broker_id)
+        listing = self._directory.database.listings.get(feed.broker_id)
         if listing is not None and listing.via is not None and listing.boot > feed.boot:
             # The broker is back and has no messages of that incarnation. Others may have some: one
             # that hangs or is cut off, which is noticed within link_timeout, or one whose log is

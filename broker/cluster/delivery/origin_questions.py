@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import Alarm
+    from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_ANSWERS_BYTES = 2 * MAX_PACKET_SIZE
 """bytes of answers of origins of which not all parts are here. One that goes beyond is dropped
@@ -73,7 +73,7 @@ class OriginQuestions:
         feeds: OriginFeeds,
         release: PacedRelease,
         log: ReplayLog,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         starts: SubscriptionStarts,
         above: Above,
@@ -81,13 +81,13 @@ class OriginQuestions:
         rearm: Callable[[OrderedFeed], None],
     ) -> None:
         """`node`: this broker; `feeds`: those of all origins; `release`: delivers the messages of
-        answers; `log`: keeps them; `directory`: the state of listings; `bus`: sends questions and
+        answers; `log`: keeps them; `database`: the state of listings; `bus`: sends questions and
         takes answers; `starts`: where subscriptions begin; `above`: the floors above delivery;
         `alarm`: calls the cluster again; `rearm`: sets the timer of a feed that has changed."""
         self._feeds = feeds
         self._release = release
         self._log = log
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self._starts = starts
         self._above = above
@@ -106,7 +106,7 @@ class OriginQuestions:
         feed.ask_at = now + feed.pause
         feed.pause = min(2 * feed.pause, MAX_RETRY_S)
         body = [
-            self._directory.own_state(),
+            self._database.own_stamp()[8:],
             self._number.to_bytes(4, "big"),
             a2b_base64(feed.key)[8:],
         ]
@@ -159,7 +159,7 @@ class OriginQuestions:
         advanced = part.more and top > before
         if advanced:
             self._feeds.advanced(feed, now)
-        listing = self._directory.listing(feed.broker_id)
+        listing = self._database.listings.get(feed.broker_id)
         # An incarnation that was killed may have sent messages that it had not recorded: the next
         # one does not know of them.
         later = listing is not None and listing.boot > feed.boot

@@ -23,7 +23,7 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, Vec
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.routing.link_state import LinkStateDatabase
 
 EARLIER = STATE + b"earlier"
 """Directory entry: the boot numbers of a broker's earlier incarnations of which it still has
@@ -33,13 +33,13 @@ messages, 4 bytes each."""
 class Orphans:
     """Knows which origins are gone, and makes the version vector for neighbours."""
 
-    def __init__(self, directory: LinkStateDirectory, origins: Origins) -> None:
-        self._directory = directory
+    def __init__(self, database: LinkStateDatabase, origins: Origins) -> None:
+        self._database = database
         self._origins = origins
 
     def reachable(self, feed: OrderedFeed) -> bool:
         """Whether the broker of a feed can be asked for messages of that incarnation."""
-        listing = self._directory.listing(feed.broker_id)
+        listing = self._database.listings.get(feed.broker_id)
         if listing is None or listing.via is None:
             return False
         return listing.boot == feed.boot or feed.boot.to_bytes(4, "big") in earlier_boots(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.ports import Alarm, Reporting
     from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.session import Session
+    from mqttree.routing.link_state import LinkStateDatabase
 
 HOLD_INTERVAL_S = 0.02
 """s between two different things that one broker tells another about whom to hold; the first
@@ -131,13 +132,19 @@ class RemoteFlowControl:
     """Asks other brokers to hold publishers, and holds local publishers for other brokers."""
 
     def __init__(
-        self, node: DeliveringBroker, bus: UnicastBus, report: Reporting, alarm: Alarm
+        self,
+        node: DeliveringBroker,
+        database: LinkStateDatabase,
+        bus: UnicastBus,
+        report: Reporting,
+        alarm: Alarm,
     ) -> None:
-        """`node`: this broker; `bus`: carries HOLD to other brokers; `report`: counts and logs;
-        `alarm`: calls the cluster again."""
+        """`node`: this broker; `database`: which brokers can be reached; `bus`: carries HOLD to
+        them; `report`: counts and logs; `alarm`: calls the cluster again."""
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
+        self._database = database
         self._bus = bus
         self._report = report
         self._alarm = alarm
@@ -246,7 +253,7 @@ class RemoteFlowControl:
         request.at = now
         request.changed = False
         request.holding = bool(wanted)
-        if not self._bus.reaches(origin):
+        if not self._database.reaches(origin):
             return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
         self._bus.send(origin, HOLD, encode_hold(life, wanted))
@@ -334,7 +341,7 @@ class RemoteFlowControl:
             if asked is not None:
                 self._release(sender, asked)
             return
-        if not self._bus.reaches(sender):
+        if not self._database.reaches(sender):
             return  # no such broker can be reached
         if asked is None:
             asked = self.held[sender] = Asked(now, MAX_KNOWN_TOPICS)

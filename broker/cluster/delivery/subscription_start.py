@@ -45,10 +45,10 @@ from mqttree.broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Handler, Link
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.session import Session
+    from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_TIMES = 64
 """times in one question; if there are more subscriptions, some share the latest of their times."""
@@ -159,19 +159,19 @@ class SubscriptionStarts:
         self,
         node: StartingBroker,
         origins: Origins,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         barrier: SubscriptionBarrier,
         behind: Callable[[], bool],
         *,
         enabled: bool,
     ) -> None:
-        """`node`: this broker; `origins`: which numbers have been here; `directory`: what brokers
+        """`node`: this broker; `origins`: which numbers have been here; `database`: what brokers
         post; `barrier`: which brokers have confirmed a subscription; `behind`: says whether old
         messages may arrive that no log in memory has; `enabled`: there may be other brokers."""
         self._node = node
         self._limits = node.limits
         self._origins = origins
-        self._directory = directory
+        self._database = database
         self._barrier = barrier
         self._behind = behind
         self._enabled = enabled
@@ -254,7 +254,7 @@ class SubscriptionStarts:
     def by_our_clock(self, began: float, sender: bytes) -> float:
         """Return when a session of another broker began by the clock of this one (s), rather too
         early; UNKNOWN if the clock of `sender` is not known. `began`: s, by that clock."""
-        listing = self._directory.listing(sender)
+        listing = self._database.listings.get(sender)
         clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
         if clock is None:
             return UNKNOWN

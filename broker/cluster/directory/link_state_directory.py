@@ -9,7 +9,7 @@ also when its broker comes or goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import repeat
 from operator import itemgetter
 
@@ -36,7 +36,7 @@ from mqttree.routing.link_state import (
     LinkStateDatabase,
     Posted,
 )
-from mqttree.routing.listing import DirectoryError, Listing
+from mqttree.routing.listing import DirectoryError
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
 """First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its
@@ -44,6 +44,9 @@ links cost."""
 
 EVERYTHING = b"#"
 """The filter of a broker that gets every message."""
+
+WANTS_EVERYTHING = INTEREST + EVERYTHING
+"""Key of the entry of such a broker."""
 
 CLIENTS_AT = STATE + b"clients"
 """Key of the entry that says where a broker's clients connect."""
@@ -162,64 +165,6 @@ class LinkStateDirectory:
         if not self._posted:
             self._posted = True
             self._alarm.hurry(self._tell_at)
-
-    # ---------------------------------------------------------------- what others post
-
-    def entries_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Return id and value of each other broker that posts an entry with this key, whether it
-        can be reached or not."""
-        for listing in self.database.listings.values():
-            if (value := listing.entries.get(key)) is not None:
-                yield listing.id, value
-
-    def entry(self, broker_id: bytes, key: bytes) -> bytes | None:
-        """Return the value that another broker posts under a key, None if it posts none."""
-        listing = self.database.listings.get(broker_id)
-        return None if listing is None else listing.entries.get(key)
-
-    def reaches(self, broker_id: bytes) -> bool:
-        """Whether a path leads to another broker."""
-        return self.database.via(broker_id) is not None
-
-    def boot(self, broker_id: bytes) -> int:
-        """Return the boot number that another broker has posted, 0 if it has posted nothing."""
-        listing = self.database.listings.get(broker_id)
-        return 0 if listing is None else listing.boot
-
-    @property
-    def lacks(self) -> bool:
-        """Whether neighbours have named listings that have not arrived yet."""
-        return self.database.lacks
-
-    def listing(self, broker_id: bytes) -> Listing | None:
-        """Return what a broker has posted, None if nothing is known of it."""
-        return self.database.listings.get(broker_id)
-
-    def reachable(self) -> list[Listing]:
-        """Return the listings of all other brokers that can be reached."""
-        return self.database.reachable()
-
-    def via(self, broker_id: bytes) -> bytes | None:
-        """Return the neighbour on the path to a broker, None if there is no path."""
-        return self.database.via(broker_id)
-
-    def state(self, broker_id: bytes) -> bytes:
-        """Return the state in which a broker's listing is known here: what its `own_state` was
-        then."""
-        return self.database.state(broker_id)
-
-    def own_entry(self, key: bytes) -> bytes | None:
-        """Return the value that this broker posts under a key, None if it posts none."""
-        return self.database.own_entry(key)
-
-    @property
-    def wants_everything(self) -> bool:
-        """Whether this broker has asked for every message (`#`)."""
-        return self.database.own_entry(INTEREST + EVERYTHING) is not None
-
-    def own_state(self) -> bytes:
-        """Return the state of this broker's listing: boot number and version (12 bytes)."""
-        return self.database.own_stamp()[8:]
 
     def link_to(self, broker_id: bytes) -> Link | None:
         """Return the link that leads to a broker."""

@@ -112,10 +112,6 @@ class UnicastBus:
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
 
-    def reaches(self, broker_id: bytes) -> bool:
-        """Whether a path leads to the broker `broker_id`."""
-        return self._directory.reaches(broker_id)
-
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
         """Send `body` as a message of this `kind` to the broker `broker_id`. Returns False if no
         path to it is known."""

@@ -41,9 +41,9 @@ from mqttree.routing.topic_filter import (
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.ports import PlacingBroker
+    from mqttree.routing.link_state import LinkStateDatabase
 
 PERIOD_S: Final = 10.0
 """s between two rounds of questions for rates."""
@@ -94,14 +94,14 @@ class Decider:
     def __init__(
         self,
         host: PlacingBroker,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         knowledge: TopicKnowledge,
     ) -> None:
-        """`host`: this broker; `directory`: which brokers can be reached; `bus`: carries
+        """`host`: this broker; `database`: which brokers can be reached; `bus`: carries
         questions for rates; `knowledge`: takes the answers."""
         self._host = host
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self.knowledge = knowledge
         self.controller: Controller = Controller()
@@ -186,7 +186,7 @@ class Decider:
     def _gather(self) -> None:
         """Ask all brokers for rates, and look at those here."""
         host = self._host
-        listings = self._directory.reachable()
+        listings = self._database.reachable()
         self.knowledge.keep({host.config.id.hex(), *[listing.id.hex() for listing in listings]})
         self._asked = {
             listing.id for listing in listings if self._bus.send(listing.id, ASK_RATES, b"")

@@ -95,7 +95,7 @@ class PlacementService:
         `alarm`: has questions sent at once."""
         self._host = host
         self._tree = tree
-        self._directory = directory
+        self._database = directory.database
         self._bus = bus
         self._strategy = strategy
         self._report = report
@@ -127,8 +127,8 @@ class PlacementService:
             from mqttree.broker.cluster.placement.decider import Decider
             from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
 
-            knowledge = TopicKnowledge(self._host, self._tree, self._directory, self._strategy)
-            self._decider = decider = Decider(self._host, self._directory, self._bus, knowledge)
+            knowledge = TopicKnowledge(self._host, self._tree, self._database, self._strategy)
+            self._decider = decider = Decider(self._host, self._database, self._bus, knowledge)
         return decider
 
     @property
@@ -141,7 +141,7 @@ class PlacementService:
             self._rebalancer = rebalancer = Rebalancer(
                 self._host,
                 decider=self.decider,
-                directory=self._directory,
+                database=self._database,
                 bus=self._bus,
                 redirector=self.redirector,
                 report=self._report,

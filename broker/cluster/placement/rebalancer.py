@@ -21,11 +21,11 @@ from mqttree.placement.controller import WORTH_RATE
 from mqttree.placement.redirection import Advice, Candidate, Overload, pays
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.placement.redirector import Redirector
     from mqttree.broker.cluster.ports import Reporting
+    from mqttree.routing.link_state import LinkStateDatabase
 
 ROUND_S: Final = 60.0
 """s between two rounds at least."""
@@ -45,16 +45,16 @@ class Rebalancer:
         host: PlacingBroker,
         *,
         decider: Decider,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         redirector: Redirector,
         report: Reporting,
     ) -> None:
-        """`host`: this broker; `decider`: knows the traffic; `directory`: which brokers can be
+        """`host`: this broker; `decider`: knows the traffic; `database`: which brokers can be
         reached; `bus`: carries questions; `redirector`: has the clients here; `report`: counts."""
         self._host = host
         self._decider = decider
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self._redirector = redirector
         self._report = report
@@ -101,10 +101,9 @@ class Rebalancer:
             return
         self._clients = list(self._redirector.candidates())
         self._connected = self._host.clients.connected
-        directory = self._directory
         self._asked = {
             listing.id
-            for listing in directory.reachable()
+            for listing in self._database.reachable()
             if self._bus.send(listing.id, ASK_CLIENTS, b"")
         }
         self._waits = True

@@ -8,7 +8,11 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
+from mqttree.broker.cluster.directory.link_state_directory import (
+    CLIENTS_AT,
+    DRAINING,
+    WANTS_EVERYTHING,
+)
 from mqttree.broker.cluster.placement.placement_messages import Rates
 from mqttree.broker.cluster.placement.traffic_entry import TRAFFIC, read_traffic
 from mqttree.broker.wire.errors import WireError
@@ -17,9 +21,9 @@ from mqttree.routing.subscription_trie import TopicTrie
 from mqttree.routing.topic_filter import is_wildcard
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
+    from mqttree.routing.link_state import LinkStateDatabase
     from mqttree.routing.listing import Listing
     from mqttree.stp.tree import Tree
 
@@ -54,14 +58,14 @@ class TopicKnowledge:
         self,
         host: PlacingBroker,
         tree: Tree,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         strategy: WantedTopics,
     ) -> None:
-        """`host`: this broker; `tree`: has its capability; `directory`: what brokers post;
+        """`host`: this broker; `tree`: has its capability; `database`: what brokers post;
         `strategy`: which topics they want."""
         self._host = host
         self._tree = tree
-        self._directory = directory
+        self._database = database
         self._strategy = strategy
         # Topic -> rate by broker.
         self._known: TopicTrie[dict[str, float]] = TopicTrie()
@@ -168,7 +172,7 @@ class TopicKnowledge:
         return self._loads
 
     def _reachable(self) -> list[Listing]:
-        return self._directory.reachable()
+        return self._database.reachable()
 
     def _load(self, broker_id: bytes, entries: Mapping[bytes, bytes]) -> BrokerLoad:
         traffic = read_traffic(entries.get(TRAFFIC))
@@ -216,7 +220,7 @@ class TopicKnowledge:
         except WireError:
             return ()
         found = [broker_id.hex() for broker_id in route.brokers]
-        if route.deliveries or route.shared or self._directory.wants_everything:
+        if route.deliveries or route.shared or WANTS_EVERYTHING in self._database.own.entries:
             found.append(own)
         return tuple(found)
 

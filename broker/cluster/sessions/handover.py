@@ -381,7 +381,7 @@ class Handover:
         entry = Entry(KEPT, asked.stamp, session.created, session.floor, digest(session.owner))
         self._given[client_id] = Given(asked.sender, entry)
         end_quietly(node, session, queued)
-        posted = posted_stamp(self._directory, asked.sender, client_id) >= asked.stamp
+        posted = posted_stamp(self._directory.database, asked.sender, client_id) >= asked.stamp
         self._found_after(client_id, LINGER_S if posted else GIVEN_TIME)
         self._answer(asked, ENDED)
 
@@ -392,14 +392,14 @@ class Handover:
     def _holder(self, asked: Asked, above: int) -> bytes | None:
         """Return the broker that can be reached and has the newest session of a client, with a
         stamp between `above` and that of a request; None: no broker but the one that asks."""
-        directory = self._directory
+        database = self._directory.database
         kept = [
             (entry.stamp, broker_id)
-            for broker_id, entry in entries_of(directory, asked.client_id)
+            for broker_id, entry in entries_of(database, asked.client_id)
             if entry.flags & KEPT
             and entry.owner == asked.owner
             and broker_id != asked.sender
-            and directory.reaches(broker_id)
+            and database.reaches(broker_id)
         ]
         newest = max([one for one in kept if above < one[0] < asked.stamp], default=None)
         return None if newest is None else newest[1]

@@ -69,13 +69,13 @@ from mqttree.broker.wire.strings import shorten
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
     from mqttree.broker.cluster.sessions.tombstones import Tombstones
+    from mqttree.routing.link_state import LinkStateDatabase
 
 ACTIVE = 16
 """merges that ask their holders at a time; the others wait."""
@@ -106,7 +106,7 @@ class SessionMerge:
         self,
         node: SessionBroker,
         own_id: bytes,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         gap_recovery: GapRecovery,
         queues: QueueMerge,
@@ -114,14 +114,14 @@ class SessionMerge:
         tombstones: Tombstones,
         reporting: Reporting,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `directory`: what brokers post; `bus`: carries
+        """`node`: this broker, with the id `own_id`; `database`: what brokers post; `bus`: carries
         messages to them; `gap_recovery`: knows since when subscriptions get messages; `queues`:
         adds what was queued; `handover`: knows which sessions leave; `tombstones`: of sessions that
         have ended; `reporting`: counts and logs."""
         self._node = node
         self._limits = node.limits
         self._own = own_id
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self._gap_recovery = gap_recovery
         self._queues = queues
@@ -172,7 +172,7 @@ class SessionMerge:
     def look(self, session: Session) -> None:
         """Begin to merge the older sessions of a client, also those at brokers that are away or
         were silent."""
-        for broker_id, entry in list(entries_of(self._directory, session.client_id)):
+        for broker_id, entry in list(entries_of(self._database, session.client_id)):
             self.found(session, broker_id, entry)
 
     def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
@@ -255,7 +255,7 @@ class SessionMerge:
                 soon = True
                 if now >= merge.ask_at or not self._newer_first(merge):
                     self._step(merge, Input.TURN, now)
-            elif asked < ACTIVE and self._directory.reaches(merge.holder):
+            elif asked < ACTIVE and self._database.reaches(merge.holder):
                 asked += 1
                 if merge.ask_at <= now:
                     self._proceed(merge, session, now)
@@ -269,17 +269,17 @@ class SessionMerge:
         have had the messages that are queued in this one."""
         if len(self._merges) == 1:
             return False
-        directory, client_id = self._directory, merge.client_id
+        database, client_id = self._database, merge.client_id
 
         def stamp(broker_id: bytes) -> int:
             return (
-                posted_stamp(directory, broker_id, client_id) if directory.reaches(broker_id) else 0
+                posted_stamp(database, broker_id, client_id) if database.reaches(broker_id) else 0
             )
 
         mine = stamp(merge.holder)
         found = [
             self._merges.get((client_id, broker_id))
-            for broker_id, _ in directory.entries_of(key_of(client_id))
+            for broker_id, _ in database.entries_of(key_of(client_id))
             if broker_id != merge.holder
         ]
         return any(
@@ -402,7 +402,7 @@ class SessionMerge:
             self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:
-                stamp = posted_stamp(self._directory, merge.holder, client_id)
+                stamp = posted_stamp(self._database, merge.holder, client_id)
                 session.absorb(Absorbed(merge.holder, stamp, merge.stamp), *state.absorbed)
                 self._queues.absorb(session, state, now, merged)
             self._step(merge, Input.DECODED, now)

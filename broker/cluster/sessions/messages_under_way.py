@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.orphans import Orphans
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.pending_handover import Asked
+    from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_TAKEOVERS = 20_000
 """clients that wait for their session at a time; more are refused as busy (0x89)
@@ -45,16 +45,16 @@ class MessagesUnderWay:
         self,
         node: MemberBroker,
         *,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         origins: Origins,
         orphans: Orphans,
         gap_recovery: GapRecovery,
     ) -> None:
-        """`node`: this broker; `directory`: which brokers can be reached; `origins`: which
+        """`node`: this broker; `database`: which brokers can be reached; `origins`: which
         numbers have been here; `orphans`: which origins are gone; `gap_recovery`: whether messages
         are being asked for."""
         self._node = node
-        self._directory = directory
+        self._database = database
         self._origins = origins
         self._orphans = orphans
         self._gap_recovery = gap_recovery
@@ -93,7 +93,7 @@ class MessagesUnderWay:
     def _reachable(self, key: bytes) -> bool:
         """Whether an origin can be reached."""
         broker_id, boot = split_key(key)
-        return self._directory.reaches(broker_id) and self._directory.boot(broker_id) == boot
+        return self._database.reaches(broker_id) and self._database.boot(broker_id) == boot
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
         """Whether the missing messages of an origin are to be waited for, as some broker may have

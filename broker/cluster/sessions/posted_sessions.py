@@ -103,11 +103,11 @@ class PostedSessions:
         `away`: also those at brokers that cannot be reached."""
         found = [
             (broker_id, entry)
-            for broker_id, entry in entries_of(self._directory, client_id)
+            for broker_id, entry in entries_of(self._directory.database, client_id)
             if not entry.flags & GONE and (away or self.lives(broker_id))
         ]
         return found + self._handover.takers(client_id, self.lives)
 
     def lives(self, broker_id: bytes) -> bool:
         """Whether a broker can be reached: over the tree, or over a link to here."""
-        return self._directory.reaches(broker_id) or broker_id in self._links
+        return self._directory.database.reaches(broker_id) or broker_id in self._links

@@ -83,8 +83,8 @@ class RecentlyElsewhere:
         directory = self._directory
         if (
             self._left.get(key, 0.0) >= self._node.now
-            or directory.lacks
+            or directory.database.lacks
             or directory.is_deferred(CLIENT + key)
         ):
             return True
-        return any(not entry.flags & GONE for _, entry in entries_of(directory, client_id))
+        return any(not entry.flags & GONE for _, entry in entries_of(directory.database, client_id))

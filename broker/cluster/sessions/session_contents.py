@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.core.session import Session
+    from mqttree.routing.link_state import LinkStateDatabase
 
 
 class SessionContents:
@@ -33,19 +33,19 @@ class SessionContents:
         self,
         node: MemberBroker,
         *,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         origins: Origins,
         log: ReplayLog,
         gap_recovery: GapRecovery,
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
     ) -> None:
-        """`node`: this broker; `directory`: which brokers have older sessions; the modules that
+        """`node`: this broker; `database`: which brokers have older sessions; the modules that
         know what a session was offered: `origins`, `log`, `gap_recovery`, `delivered_ranges`,
         `history`."""
         self._node = node
         self._counters = node.counters
-        self._directory = directory
+        self._database = database
         self._origins = origins
         self._log = log
         self._gap_recovery = gap_recovery
@@ -68,7 +68,7 @@ class SessionContents:
 
     def _left_behind(self, client_id: str, stamp: int) -> bool:
         """Whether a broker that is away has an older session of a client."""
-        return any(entry.stamp < stamp for _, entry in entries_of(self._directory, client_id))
+        return any(entry.stamp < stamp for _, entry in entries_of(self._database, client_id))
 
     def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
         """Return the numbers that a session has had and that do not follow from the start of its

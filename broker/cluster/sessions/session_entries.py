@@ -10,7 +10,7 @@ from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.core.session_owner import Entry, decode_entry
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
+    from mqttree.routing.link_state import LinkStateDatabase
 
 
 def key_of(client_id: str) -> bytes:
@@ -18,16 +18,16 @@ def key_of(client_id: str) -> bytes:
     return CLIENT + client_id.encode()
 
 
-def entries_of(directory: LinkStateDirectory, client_id: str) -> Iterator[tuple[bytes, Entry]]:
+def entries_of(database: LinkStateDatabase, client_id: str) -> Iterator[tuple[bytes, Entry]]:
     """Return what other brokers post of the sessions of a client, also of those that have ended,
     each with its broker's id."""
-    for broker_id, value in directory.entries_of(key_of(client_id)):
+    for broker_id, value in database.entries_of(key_of(client_id)):
         if (entry := decode_entry(value)) is not None:
             yield broker_id, entry
 
 
-def posted_stamp(directory: LinkStateDirectory, broker_id: bytes, client_id: str) -> int:
+def posted_stamp(database: LinkStateDatabase, broker_id: bytes, client_id: str) -> int:
     """Return the stamp of the session of `client_id` that the broker `broker_id` has posted in the
-    `directory`, 0 when it has posted none."""
-    entry = decode_entry(directory.entry(broker_id, key_of(client_id)))
+    `database`, 0 when it has posted none."""
+    entry = decode_entry(database.entry(broker_id, key_of(client_id)))
     return 0 if entry is None else entry.stamp

@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from mqttree.broker.base.turns import Turns
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
+    from mqttree.routing.link_state import LinkStateDatabase
 
 WAIT_S: Final = 0.7
 """s for the answers of all brokers: the client is to be served again within a second."""
@@ -123,7 +123,7 @@ class SessionReplay:
         *,
         turns: Turns,
         retained: RetainedStore,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         origins: Origins,
         log: ReplayLog,
@@ -132,13 +132,13 @@ class SessionReplay:
         alarm: Alarm,
     ) -> None:
         """`node`: this broker; `turns`: what it does in pieces; `retained`: its retained messages;
-        `directory`: which brokers can be reached; `bus`: carries questions; `origins`: this
+        `database`: which brokers can be reached; `bus`: carries questions; `origins`: this
         broker's own key; `log`: the messages of the last minutes; `history`: notes what sessions
         get from logs; `report`: counts; `alarm`: has questions sent at once."""
         self._node = node
         self._turns = turns
         self._retained = retained
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self._origins = origins
         self._log = log
@@ -192,10 +192,10 @@ class SessionReplay:
         body = encode_recent(number, ms, filters)
         question.waiting = {
             listing.id
-            for listing in self._directory.reachable()
+            for listing in self._database.reachable()
             if self._bus.send(listing.id, RECENT, body)
         }
-        own = self._directory.own_id
+        own = self._database.own.id
         question.waiting.add(own)
         self._alarm.hurry(node.now)
         self._turns.go(self._answering(number, own, ms, filters), lambda: False)
@@ -342,7 +342,7 @@ class SessionReplay:
                 cut = True
             yield len(piece)
         whole = b"".join(found)
-        if asker == self._directory.own_id:
+        if asker == self._database.own.id:
             if (question := self._open.get(number)) is not None:
                 for batch, sequence, message in read_messages(whole, node.now):
                     if not message.expired(node.now):

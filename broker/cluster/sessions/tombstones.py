@@ -70,7 +70,7 @@ class Tombstones:
         """Post a tombstone, which ends older sessions of a client that other brokers have, or had
         when they were lost. Returns False if there are none."""
         whose = digest(session.owner)
-        for _, entry in entries_of(self._directory, session.client_id):
+        for _, entry in entries_of(self._directory.database, session.client_id):
             if not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
                 break
         else:
@@ -98,7 +98,7 @@ class Tombstones:
         entry = self._known.get(client_id)
         if entry is not None and all(
             other.stamp >= entry.floor
-            for other_id, other in entries_of(self._directory, client_id)
+            for other_id, other in entries_of(self._directory.database, client_id)
             if other_id != broker_id
         ):
             self._remove(client_id, entry)
@@ -109,7 +109,7 @@ class Tombstones:
         whose = digest(owner)
         entries = [
             self._known.pop(client_id, None),
-            *(entry for _, entry in entries_of(self._directory, client_id)),
+            *(entry for _, entry in entries_of(self._directory.database, client_id)),
         ]
         return max(
             (entry.floor for entry in entries if entry is not None and entry.owner == whose),

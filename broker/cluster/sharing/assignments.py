@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import Journal
+    from mqttree.routing.link_state import LinkStateDatabase
 
 MEMBER_WAIT_S = 120.0
 """s that a message waits for a member of a shared subscription whose broker is gone, when no
@@ -102,7 +102,7 @@ class Assignments:
     def __init__(
         self,
         node: MemberBroker,
-        directory: LinkStateDirectory,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -112,13 +112,13 @@ class Assignments:
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
         that come back to other members; `alarm`: calls the cluster again; `above`: knows which
-        brokers are away; `directory`, `bus`, `forwarder`: the modules below that it uses."""
+        brokers are away; `database`, `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._limits = node.limits
-        self._directory = directory
+        self._database = database
         self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
@@ -259,9 +259,9 @@ class Assignments:
 
     def _incarnation(self, broker_id: bytes) -> bytes:
         """Return id and boot of a broker that can be reached, b"" of one that cannot."""
-        if not self._directory.reaches(broker_id):
+        if not self._database.reaches(broker_id):
             return b""
-        return broker_id + self._directory.boot(broker_id).to_bytes(4, "big")
+        return broker_id + self._database.boot(broker_id).to_bytes(4, "big")
 
     # ---------------------------------------------------------------- brokers that are gone
 

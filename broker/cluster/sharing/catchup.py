@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.ports import Journal
+    from mqttree.routing.link_state import LinkStateDatabase
 
 GROUP_ASK, GROUP_AGES = 13, 14
 """Kinds of messages to one broker."""
@@ -188,6 +189,7 @@ class Catchup:
     def __init__(
         self,
         node: MemberBroker,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -197,11 +199,12 @@ class Catchup:
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
         to groups; `alarm`: calls the cluster again; `above`: has what was kept for brokers that
-        were away; `bus`, `forwarder`: the modules below that it uses."""
+        were away; `database`, `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
+        self._database = database
         self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
@@ -433,7 +436,7 @@ class Catchup:
         for broker_id, asking in list(self._asked.items()):
             if not asking.group_ids:
                 del self._asked[broker_id]
-            elif self._bus.reaches(broker_id):
+            elif self._database.reaches(broker_id):
                 asked, late = asking.take(now, ASKED)
                 if late:
                     self._jobs.append(Job(broker_id, late))

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.session import SharedGroup
+    from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """bytes of the messages that wait for members here, as `max_held_shared`."""
@@ -88,6 +89,7 @@ class Custody:
         self,
         node: MemberBroker,
         boot: int,
+        database: LinkStateDatabase,
         bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -97,13 +99,14 @@ class Custody:
     ) -> None:
         """`node`: this broker, with the boot number `boot`; `groups`: which groups have members
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
-        brokers; `above`: knows which brokers are away; `bus`, `forwarder`: the modules below that
-        it uses."""
+        brokers; `above`: knows which brokers are away; `database`, `bus`, `forwarder`: the
+        modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
         self._boot = boot
+        self._database = database
         self._bus = bus
         self._forwarder = forwarder
         self._groups = groups
@@ -212,7 +215,7 @@ class Custody:
         elif self._count >= self._limits.max_held_shared or self.size >= MAX_HELD_BYTES:
             self._counters.shared_declined += 1
             self.decline(ref)
-        elif not self._bus.reaches(split_key(ref[0])[0]):
+        elif not self._database.reaches(split_key(ref[0])[0]):
             self._aside(ref, message, self._node.now)
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
@@ -398,7 +401,7 @@ class Custody:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._counters.shared_undelivered += 1
-                elif self._bus.reaches(broker_id):
+                elif self._database.reaches(broker_id):
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]

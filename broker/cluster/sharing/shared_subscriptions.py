@@ -85,10 +85,14 @@ class SharedSubscriptions:
         self.groups = GroupTable(node, directory, reporting)
         self._pools = self.groups.pools
         self.assignments = Assignments(
-            node, directory, bus, forwarder, self.groups, self, alarm, above
+            node, directory.database, bus, forwarder, self.groups, self, alarm, above
         )
-        self.custody = Custody(node, own.boot, bus, forwarder, self.groups, self, leaving, above)
-        self.catchup = Catchup(node, bus, forwarder, self.groups, self, alarm, above)
+        self.custody = Custody(
+            node, own.boot, directory.database, bus, forwarder, self.groups, self, leaving, above
+        )
+        self.catchup = Catchup(
+            node, directory.database, bus, forwarder, self.groups, self, alarm, above
+        )
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property
@@ -209,7 +213,7 @@ class SharedSubscriptions:
 
     def _incarnation(self, broker_id: bytes) -> bytes:
         """Return id and boot of another broker."""
-        return broker_id + self._directory.boot(broker_id).to_bytes(4, "big")
+        return broker_id + self._directory.database.boot(broker_id).to_bytes(4, "big")
 
     # ---------------------------------------------------------------- received
 

@@ -4,8 +4,7 @@ over the spanning tree (docs/decisions/0004)."""
 from __future__ import annotations
 
 from mqttree.broker.cluster.directory.link_state_directory import (
-    EVERYTHING,
-    INTEREST,
+    WANTS_EVERYTHING,
     LinkStateDirectory,
 )
 from mqttree.broker.cluster.events import LinkDrained, LinkUp
@@ -23,7 +22,7 @@ class Flood(Interest):
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
         super().__init__(node, directory, delivery)
-        directory.post(INTEREST + EVERYTHING)
+        directory.post(WANTS_EVERYTHING)
 
     @property
     def posting(self) -> bool:

@@ -15,6 +15,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     EVERYTHING,
     INTEREST,
     POST_INTERVAL,
+    WANTS_EVERYTHING,
     Changes,
     LinkStateDirectory,
 )
@@ -241,7 +242,7 @@ class InterestTable:
             try:
                 directory.post(INTEREST + topic_filter.encode())
             except ValueError:  # no room for such long filters: from now on this broker gets all
-                directory.post(INTEREST + EVERYTHING)
+                directory.post(WANTS_EVERYTHING)
                 self._full = True
                 self._delivery.count("interest_widened")
             self._delivery.barrier.on_filter_posted()
@@ -399,7 +400,7 @@ class InterestTable:
     def _widen(self, broker_id: bytes) -> None:
         """Send a broker everything that posts too many filters; no message is lost by that. Its
         filters are dropped, some at a time."""
-        listing = self._directory.listing(broker_id)
+        listing = self._directory.database.listings.get(broker_id)
         self._dropped[broker_id] = deque(
             () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
         )

@@ -118,7 +118,7 @@ class PathCosts:
 
     def posted(self, peer: bytes) -> int:
         """Return the cost (us) that was posted of the link to a neighbour."""
-        return int.from_bytes(self._directory.own_entry(LINK + peer) or b"", "big")
+        return int.from_bytes(self._directory.database.own_entry(LINK + peer) or b"", "big")
 
     def opened(self, peer: bytes, link: Link) -> None:
         """Post the `link` to the neighbour `peer`: messages may take it once both ends have."""

@@ -117,7 +117,7 @@ class SrtPrt(OverPublishedTopics):
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
         """Return a function that says whether the PRT has a topic for the link that leads to a
         broker: what the broker itself wants is not known."""
-        return self._wanted_by_neighbour(self._directory.via(broker_id))
+        return self._wanted_by_neighbour(self._directory.database.via(broker_id))
 
     def _wanted_by_neighbour(self, broker_id: bytes | None) -> Callable[[bytes], bool]:
         next_hops = self._tables.next_hops
@@ -248,7 +248,7 @@ class SrtPrt(OverPublishedTopics):
         """Return how many messages of an entry of the log only the `filters` of a neighbour match
         that have just arrived, each with the time (s) from which on its subscriber waits. What came
         from there, and retained messages, which go everywhere, are not among them."""
-        if entry.retain or self._directory.via(split_key(entry.key)[0]) == hop.id:
+        if entry.retain or self._directory.database.via(split_key(entry.key)[0]) == hop.id:
             return 0
         lost = 0
         for topic in entry.topics():

@@ -76,7 +76,7 @@ def search(
     contains; `state`: all, connected or disconnected (then of this broker only); `broker`: id of
     the broker, "": of all.
     """
-    node, directory = parts.node, parts.directory
+    node, database = parts.node, parts.database
     own, wanted = node.config.id.hex(), text.casefold()
     if broker in ("", own):
         sessions = node.sessions
@@ -93,7 +93,7 @@ def search(
             if not number % AT_ONCE:
                 yield
     if state == "all":
-        for listing in directory.reachable():
+        for listing in database.reachable():
             if broker in ("", listing.id.hex()):
                 yield from _elsewhere(listing.id.hex(), listing.entries, page, wanted)
 

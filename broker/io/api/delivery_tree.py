@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mqttree.broker.cluster.directory.link_state_directory import LINK
+from mqttree.broker.cluster.directory.link_state_directory import LINK, WANTS_EVERYTHING
 from mqttree.broker.cluster.strategy.path_costs import RELAY
 from mqttree.broker.io.api.federation import spanning_tree
 from mqttree.broker.io.api.routes import RequestError
@@ -34,7 +34,7 @@ def delivery_tree(parts: Parts, origin: str, topic: str) -> dict[str, Any]:
     own, routing = parts.node.config.id, parts.node.config.routing
     if routing not in KNOWN:
         raise RequestError(404, f"with routing {routing} no broker knows a whole tree")
-    listings = (parts.database.own, *parts.directory.reachable())
+    listings = (parts.database.own, *parts.database.reachable())
     known = {listing.id.hex(): listing.id for listing in listings}
     root = known.get(origin or own.hex())
     if root is None:
@@ -64,7 +64,7 @@ def _receivers(parts: Parts, topic: str, brokers: Iterable[bytes]) -> set[bytes]
     except WireError as error:
         raise RequestError(400, f"topic: {error}") from None
     found = set(brokers) & set(parts.strategy.brokers_wanting(topic))
-    if route.deliveries or route.shared or parts.directory.wants_everything:
+    if route.deliveries or route.shared or WANTS_EVERYTHING in parts.database.own.entries:
         found.add(parts.node.config.id)
     return found
 

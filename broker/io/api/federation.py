@@ -55,14 +55,14 @@ def topology(parts: Parts, now: float, rates: LinkRates) -> dict[str, Any]:
 
 def brokers(parts: Parts, now: float) -> list[dict[str, Any]]:
     """Return all brokers that are known, by name; `now`: s."""
-    membership, directory = parts.membership, parts.directory
+    membership, database = parts.membership, parts.database
     root = parts.tree.root.id
     known = {
         broker_id: (addresses, alive) for broker_id, _, addresses, alive in membership.members(now)
     }
     found = [_own(parts)]
     # Listings of brokers that are gone stay for a while, those that no member has are not shown.
-    for broker_id in known.keys() | {listing.id for listing in directory.reachable()}:
+    for broker_id in known.keys() | {listing.id for listing in database.reachable()}:
         addresses, alive = known.get(broker_id, ((), True))
         found.append(
             {
@@ -72,7 +72,7 @@ def brokers(parts: Parts, now: float) -> list[dict[str, Any]]:
                 "here": False,
                 "root": broker_id == root,
                 "alive": alive,
-                **_posted(directory.listing(broker_id)),
+                **_posted(database.listings.get(broker_id)),
             }
         )
     return sorted(found, key=lambda broker: (str(broker["name"]), str(broker["id"])))
@@ -133,7 +133,7 @@ def links(parts: Parts, rates: LinkRates) -> list[dict[str, Any]]:
     """Return all links that are known, each once, by their ends; `rates`: of those here."""
     own, strategy = parts.node.config.id, parts.strategy
     found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
-    listings = (parts.database.own, *parts.directory.reachable())
+    listings = (parts.database.own, *parts.database.reachable())
     tree = spanning_tree(listings)
     for listing in listings:
         for peer in listing.up:
@@ -189,7 +189,7 @@ def _link(
 def shape(parts: Parts) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, bytes]]]:
     """Return what changes of the topology are noticed by: the root, the brokers that can be
     reached, and the links of the tree, each with its lower end first."""
-    reachable = parts.directory.reachable()
+    reachable = parts.database.reachable()
     there = frozenset([parts.node.config.id, *[listing.id for listing in reachable]])
     return parts.tree.root.id, there, spanning_tree((parts.database.own, *reachable))
 

@@ -201,7 +201,7 @@ class Monitor:
             "queued_bytes": parts.memory.queued,
             "memory_bytes": parts.memory.used,
             "links_up": sum([link.up for link in parts.cluster.links.values()]),
-            "brokers": 1 + len(parts.directory.reachable()),
+            "brokers": 1 + len(parts.database.reachable()),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Monitor:
             errors.append("the journal is not written")
         if parts.id_conflict.refuses_clients:
             errors.append(f"another broker has this one's id: {parts.id_conflict.other}")
-        reachable = {listing.id for listing in parts.directory.reachable()}
+        reachable = {listing.id for listing in parts.database.reachable()}
         for broker_id, _, _, alive in parts.membership.members(now):
             if alive and broker_id not in reachable:
                 errors.append(f"no path leads to {self._name(broker_id)}, which is alive")

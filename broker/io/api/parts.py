@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.id_conflict import IdConflict
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
@@ -26,7 +25,6 @@ class Parts(NamedTuple):
     cluster: Cluster
     tree: Tree
     membership: Membership
-    directory: LinkStateDirectory
     database: LinkStateDatabase
     strategy: WantedTopics
     id_conflict: IdConflict
@@ -39,17 +37,15 @@ class Parts(NamedTuple):
 def parts_of(node: Node) -> Parts:
     """Return the parts of a broker."""
     cluster = node.cluster
-    directory, sharing = cluster.directory, cluster.sharing
     return Parts(
         node,
         cluster,
         cluster.tree,
         cluster.membership,
-        directory,
-        directory.database,
+        cluster.database,
         cluster.strategy,
         cluster.id_conflict,
-        sharing.groups,
+        cluster.sharing.groups,
         node.memory,
         node.retained,
         node.dispatcher,

@@ -326,7 +326,7 @@ class Api:
             values,
             asker,
             lambda page: topics.routing_table(
-                self._parts.directory, page, values["search"], values["broker"]
+                self._parts.database, page, values["search"], values["broker"]
             ),
         )
 

@@ -17,11 +17,11 @@ from mqttree.routing.group_selection import parse_key
 from mqttree.routing.topic_filter import valid_topic_filter
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.io.api.parts import Parts
+    from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_PAYLOAD = 65_536
 """bytes of a payload that are shown."""
@@ -156,16 +156,16 @@ def groups(table: GroupTable, page: Page[dict[str, Any]], text: str) -> Iterator
 
 
 def routing_table(
-    directory: LinkStateDirectory, page: Page[dict[str, Any]], text: str, broker: str
+    database: LinkStateDatabase, page: Page[dict[str, Any]], text: str, broker: str
 ) -> Iterator[None]:
-    """Offer to a `page` the filters of which other brokers want messages, by the `directory`, some
+    """Offer to a `page` the filters of which other brokers want messages, by the `database`, some
     hundred at a time; `text`: that the filter contains; `broker`: id of the broker, "": of all."""
     wanted = text.casefold()
-    for listing in directory.reachable():
+    for listing in database.reachable():
         who = listing.id.hex()
         if broker not in ("", who):
             continue
-        via = directory.via(listing.id)
+        via = database.via(listing.id)
         link = None if via is None else via.hex()
         for number, key in enumerate(list(listing.entries), 1):
             if key[:1] == INTEREST and key in listing.entries:

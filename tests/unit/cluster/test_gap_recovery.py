@@ -140,11 +140,9 @@ class Asking:
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
-        database = SimpleNamespace(listings={ORIGIN: listing})
+        database: Any = SimpleNamespace(listings={ORIGIN: listing}, own_stamp=lambda: bytes(20))
         self.directory: Any = SimpleNamespace(
             database=database,
-            listing=database.listings.get,
-            own_state=lambda: bytes(12),
             post=lambda *_: None,
             watch=lambda *_: None,
             receive=lambda *_, **__: None,
@@ -182,9 +180,9 @@ class Asking:
             strategy=strategy,
             flow_control=flow_control,
             starts=SubscriptionStarts(
-                node, self.origins, self.directory, unused, lambda: False, enabled=True
+                node, self.origins, database, unused, lambda: False, enabled=True
             ),
-            orphans=Orphans(self.directory, self.origins),
+            orphans=Orphans(database, self.origins),
             history=HistoryRequests(node, {}, alarm),
             events=ClusterEvents(),
             above=above,

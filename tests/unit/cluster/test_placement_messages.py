@@ -144,7 +144,7 @@ def test_counts_are_posted_again_when_they_have_changed_by_a_tenth() -> None:
     posted = []
     for sessions in (100, 105, 110, 111, 99, 100):
         entry.count(Counts(0, sessions))
-        posted.append(read_counts(directory.own_entry(COUNTS)))
+        posted.append(read_counts(directory.database.own_entry(COUNTS)))
     assert [counts.sessions for counts in posted if counts] == [100, 100, 100, 111, 99, 99]
     entry.count(Counts(1, 100))
-    assert read_counts(directory.own_entry(COUNTS)) == Counts(1, 100)
+    assert read_counts(directory.database.own_entry(COUNTS)) == Counts(1, 100)

@@ -226,10 +226,10 @@ def test_placement_takes_any_broker_for_one_that_wants_a_topic() -> None:
     neighbour = child(world)
     known(world, neighbour)
     cluster = world.node.cluster
-    knowledge = TopicKnowledge(world.node, cluster.tree, cluster.directory, cluster.strategy)
+    knowledge = TopicKnowledge(world.node, cluster.tree, cluster.database, cluster.strategy)
     assert set(knowledge.wanted("t")) == {
         world.node.config.id.hex(),
-        *[listing.id.hex() for listing in cluster.directory.reachable()],
+        *[listing.id.hex() for listing in cluster.database.reachable()],
     }
     assert len(knowledge.wanted("t")) > 1
 

@@ -14,6 +14,7 @@ class LinkStateDirectory:
     """What brokers post."""
 
     def __init__(self) -> None:
+        self.database = self
         self.own: list[bytes] = []
         self.others: dict[bytes, list[bytes]] = {}
         self.gone: set[bytes] = set()
