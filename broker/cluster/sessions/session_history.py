@@ -167,11 +167,13 @@ class SessionHistory:
 
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
-        origin, sequence number, message."""
+        origin, sequence number, message. One that was given to another member of a group is for
+        that group alone: it had a number before."""
         if lacks := only_here(self._origins.vector, seen, held=False):
             for entry in self._log.those(lacks, horizon):
-                for number, message in entry.messages():
-                    yield entry.key, number, message
+                if (choice := entry.choice) is None or not choice.passed:
+                    for number, message in entry.messages():
+                        yield entry.key, number, message
 
     def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
         """Deliver a `message` from a log to a `session` that has a matching subscription and has

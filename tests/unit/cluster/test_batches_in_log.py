@@ -32,7 +32,7 @@ from mqttree.broker.cluster.delivery.replay_log import (
 )
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages, numbers_at
 from mqttree.broker.cluster.link.control_records import DIRECTORY
-from mqttree.broker.cluster.link.message_batch import MessageBatch, read_messages
+from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_message, read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
@@ -41,6 +41,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import TAKE
 from mqttree.broker.cluster.sharing.catchup import Job
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.receiver_assignment import ENTRY, WHO, ReceiverAssignment
 from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.absent_members import AbsentMember
 from mqttree.broker.wire import Property, Puback, Publish
@@ -446,6 +447,20 @@ def test_what_a_session_had_is_found_in_batches() -> None:
         (5, b"a", b"y"),
     ]
     assert window.top == 5
+
+
+def test_a_message_for_another_member_of_a_group_is_not_offered_to_a_session_that_moves() -> None:
+    """It has had that message by its first number (seed 5046: twice at QoS 2)."""
+    world = lone(routing="interest")
+    node, now = world.node, world.now
+    log, history = node.cluster.forwarder.log, node.cluster.session_history
+    node.cluster.forwarder.vector[KEYS[0]] = LocalWindow(2, now, node.counters, Limits().max_gaps)
+    message = Message(b"a", b"x", 1, False, b"", None, None)
+    for number, again in enumerate((False, True), 1):
+        choice = ReceiverAssignment([(bytes(WHO), bytes(ENTRY - WHO))], passed=again)
+        data = encode_message(message, KEYS[0], number, now, choice)
+        log.append(LogEntry(KEYS[0], number, 1, data, now), None)
+    assert [number for _, number, _ in history.since({}, 0.0)] == [1]
 
 
 # ---------------------------------------------------------------- groups, and brokers that are away
