@@ -95,6 +95,13 @@ class LogEntry:
         return choice_of(self._data)
 
     @property
+    def passed(self) -> bool:
+        """Whether it is one message that was given to another member of a group: it is for that
+        group alone, and had another number before."""
+        choice = self.choice
+        return choice is not None and choice.passed
+
+    @property
     def qos(self) -> int:
         """The QoS that they were published at."""
         return self._data[0] >> 1 & 3

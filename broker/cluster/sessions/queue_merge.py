@@ -205,8 +205,9 @@ class QueueMerge:
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
         for entry in self._log.those(ranges, now - self._limits.log_age_s) if ranges else ():
-            for number, message in entry.messages():
-                self._history.offer(session, entry.key, number, message)
+            if not entry.passed:
+                for number, message in entry.messages():
+                    self._history.offer(session, entry.key, number, message)
 
     def put_back(
         self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState

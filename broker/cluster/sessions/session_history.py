@@ -167,11 +167,10 @@ class SessionHistory:
 
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
-        origin, sequence number, message. One that was given to another member of a group is for
-        that group alone: it had a number before."""
+        origin, sequence number, message."""
         if lacks := only_here(self._origins.vector, seen, held=False):
             for entry in self._log.those(lacks, horizon):
-                if (choice := entry.choice) is None or not choice.passed:
+                if not entry.passed:
                     for number, message in entry.messages():
                         yield entry.key, number, message
 

@@ -504,9 +504,7 @@ class Catchup:
                 self._end(job)
                 return True
             looks -= entry.count
-            choice = entry.choice
-            passed = choice is not None and choice.passed
-            if entry.key in self._forwarder.ours and entry.qos and not passed:
+            if entry.key in self._forwarder.ours and entry.qos and not entry.passed:
                 for number, message in entry.messages():
                     given += self._give(job, entry, number, message)
         return False
