@@ -306,8 +306,9 @@ class SessionHistory:
         self, items: list[Item], ranges: dict[bytes, Ranges], now: float
     ) -> list[tuple[bytes, int] | None]:
         """Find origin and number of messages that were delivered, in the log or in the notes of
-        what has left it, the newest first. Messages of one topic and payload are interchangeable.
-        Retained copies, which a subscription brought, are matched only when no others are left.
+        what has left it, the newest first. Messages of one topic and payload are interchangeable,
+        but what was given to another member of a group is no ordinary subscription's. Retained
+        copies, which a subscription brought, are matched only when no others are left.
 
         Args:
             `items`: the messages of a session.
@@ -319,14 +320,17 @@ class SessionHistory:
         """
         found: list[tuple[bytes, int] | None] = [None] * len(items)
         places: dict[tuple[bytes, bytes], list[int]] = {}
-        for index, item in sorted(enumerate(items), key=lambda found: not found[1].retain):
+        for index, item in sorted(
+            enumerate(items), key=lambda found: (not found[1].retain, found[1].shared is not None)
+        ):
             places.setdefault((item.message.topic, item.message.payload), []).append(index)
         topics = {topic for topic, _ in places}
         log = self._log
         for entry in reversed(log.those(ranges, now - self._limits.log_age_s)) if items else ():
             if not topics.isdisjoint(entry.topics()):
                 for number, message in reversed(list(entry.messages())):
-                    if waiting := places.get((message.topic, message.payload)):
+                    waiting = places.get((message.topic, message.payload))
+                    if waiting and (items[waiting[-1]].shared is not None or not entry.passed):
                         found[waiting.pop()] = (entry.key, number)
         self._trimmed_numbers.find(places, ranges, found)
         return found

@@ -449,8 +449,9 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     assert window.top == 5
 
 
-def test_a_message_for_another_member_of_a_group_is_not_offered_to_a_session_that_moves() -> None:
-    """It has had that message by its first number (seed 5046: twice at QoS 2)."""
+def test_a_message_for_another_member_of_a_group_is_no_ordinary_subscriptions() -> None:
+    """A session has it by its first number: when it moves it is not offered it again (seed 5046:
+    twice at QoS 2), and when it is merged this is not taken for another message (seed 6126)."""
     world = lone(routing="interest")
     node, now = world.node, world.now
     log, history = node.cluster.forwarder.log, node.cluster.session_history
@@ -461,6 +462,9 @@ def test_a_message_for_another_member_of_a_group_is_not_offered_to_a_session_tha
         data = encode_message(message, KEYS[0], number, now, choice)
         log.append(LogEntry(KEYS[0], number, 1, data, now), None)
     assert [number for _, number, _ in history.since({}, 0.0)] == [1]
+    for shared, number in ((None, 1), (0, 2)):
+        item = Item(WAITING, 0, 1, False, b"", message, shared)
+        assert history.origins_of([item], {KEYS[0]: [(1, 2)]}, now) == [(KEYS[0], number)]
 
 
 # ---------------------------------------------------------------- groups, and brokers that are away
