@@ -83,27 +83,6 @@ are gone because the tree has lost the broker."""
 class LinkStateDirectory:
     """The directory of a federation, as one of its brokers sees it."""
 
-    __slots__ = (
-        "_alarm",
-        "_changed",
-        "_deferred",
-        "_events",
-        "_limits",
-        "_links",
-        "_many",
-        "_next_check",
-        "_node",
-        "_posted",
-        "_report",
-        "_resuming",
-        "_settling",
-        "_tell_at",
-        "_watchers",
-        "database",
-        "own_id",
-        "records",
-    )
-
     def __init__(
         self,
         node: MemberBroker,

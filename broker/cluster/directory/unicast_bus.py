@@ -63,18 +63,6 @@ class UnicastBus:
     """Sends messages to one broker each, passes on those of others, and hands out those to this
     broker."""
 
-    __slots__ = (
-        "_directory",
-        "_limits",
-        "_passed",
-        "_piece_at",
-        "_receivers",
-        "_report",
-        "on_answer",
-        "records",
-        "strategy",
-    )
-
     strategy: UnicastPaths
     """Set before any message is sent."""
 

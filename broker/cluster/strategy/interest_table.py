@@ -89,33 +89,6 @@ class PostedFilters:
 class InterestTable:
     """The filters of this broker, as it posts them, and those of the others."""
 
-    __slots__ = (
-        "_all_taken",
-        "_closing",
-        "_count",
-        "_counted",
-        "_cover",
-        "_crowded",
-        "_delivery",
-        "_directory",
-        "_dropped",
-        "_filters",
-        "_full",
-        "_kept",
-        "_limits",
-        "_loading",
-        "_lost",
-        "_node",
-        "_planned",
-        "_taken",
-        "_turns",
-        "_unhandled",
-        "_working",
-        "generation",
-        "memory",
-        "posting",
-    )
-
     def __init__(
         self,
         node: LinkedBroker,

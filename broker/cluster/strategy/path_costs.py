@@ -66,21 +66,6 @@ class PathCostSettings(Protocol):
 class PathCosts:
     """What this broker's links, and paths through it, cost."""
 
-    __slots__ = (
-        "_changed",
-        "_directory",
-        "_graph",
-        "_measured_at",
-        "_next_measurements",
-        "_next_review",
-        "_node",
-        "_open",
-        "_relayed",
-        "_retired",
-        "_settings",
-        "_told_relay",
-    )
-
     def __init__(
         self,
         node: LinkedBroker,

@@ -75,27 +75,6 @@ class NextHops:
 class SourceTrees:
     """The trees of all origins, as one broker sees them."""
 
-    __slots__ = (
-        "_astray",
-        "_at",
-        "_broken",
-        "_bus",
-        "_costs",
-        "_delivery",
-        "_directory",
-        "_graph",
-        "_limits",
-        "_new_filters",
-        "_next_hops",
-        "_node",
-        "_others",
-        "_own",
-        "_stale",
-        "active",
-        "open",
-        "others",
-    )
-
     others: FiltersOfOthers
     """The filters of the other brokers; set before any path is computed."""
 
