@@ -40,4 +40,7 @@ A federation on a virtual clock, which splits and heals:
 
 `World.block` cuts two brokers apart, `World.limit_rate` makes a link slow, `Host.kill`, `pause` and
 `leave` do what their names say; a schedule with drawn faults and all checkers is `sim.schedule`.
+
+A mutant is a fault that a test plants in brokers, to show that a checker finds it: `sim.mutants`
+plants it, `sim.test_mutants` has examples.
 """
