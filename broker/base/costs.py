@@ -14,7 +14,7 @@ TRIMMED_MEMORY: Final = 320
 of them, and 8 for each message."""
 
 HELD_MEMORY: Final = 300
-"""bytes of memory that a message takes besides its packet that waits for what is missing before
+"""bytes of memory that a batch takes besides its packets that waits for what is missing before
 it."""
 
 RETAINED_MEMORY: Final = 500

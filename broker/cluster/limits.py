@@ -158,7 +158,7 @@ class ClusterLimits(CoreLimits, kw_only=True):
     publisher."""
 
     held_feeds_bytes: int = 128 * 1024 * 1024
-    """bytes of the messages of `hold_feed`, and `costs.HELD_MEMORY` each, beyond which what comes
+    """bytes of the batches of `hold_feed`, and `costs.HELD_MEMORY` each, beyond which what comes
     is not taken, but asked for again when there is room [ordered_feed_full]: four times what a
     neighbour can replay from its log."""
 

@@ -404,7 +404,7 @@ class Strain(Schedule):
                     )
             if moves(host):
                 return f"{host.name} moves sessions"
-            waits = sum(len(feed.waiting) for feed in node.cluster.gap_recovery.feeds.all())
+            waits = sum(feed.held_count for feed in node.cluster.gap_recovery.feeds.all())
             if waits:
                 return f"{host.name} holds {waits}"
         return ""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, find, intersect, merge, subtract
 from mqttree.broker.cluster.delivery.feed_states import Action, Input, State
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldMessage, OrderedFeed
+from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldBatch, OrderedFeed
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S, OriginFeeds
 from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
 from mqttree.broker.cluster.delivery.orphans import EARLIER
@@ -441,9 +441,7 @@ class GapRecovery:
     def hold(self, feed: OrderedFeed, entry: LogEntry) -> None:
         """Hold back the messages of an entry of the log from local subscribers until the feed has
         got so far."""
-        choice = entry.choice
-        for number, message in entry.messages():
-            self.release.hold(feed, HeldMessage(number, message, choice))
+        self.release.hold(feed, HeldBatch(entry))
 
     def released(self, feed: OrderedFeed, now: float) -> None:
         """Note that local subscribers have had all messages of a feed that may be delivered."""

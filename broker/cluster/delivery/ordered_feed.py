@@ -25,6 +25,7 @@ from mqttree.broker.core.message import Message, size_of
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.message import Message
@@ -44,10 +45,33 @@ class Verdict(Enum):
     KEPT = "an answer of its origin has brought it to them"
 
 
+class HeldBatch:
+    """Messages of one batch that wait until what is before them has been delivered. Their bytes are
+    not read before the first of them is: a decoded message takes several times as much memory."""
+
+    __slots__ = ("entry", "last", "sequence", "size")
+
+    def __init__(self, entry: LogEntry) -> None:
+        """`entry`: the batch in the log."""
+        self.entry = entry
+        self.sequence = entry.sequence
+        self.last = entry.sequence + entry.count - 1
+        self.size = entry.size + costs.HELD_MEMORY
+
+    def read(self) -> list[HeldMessage]:
+        """Return its messages. The first one counts the bytes of all."""
+        choice = self.entry.choice
+        held = [HeldMessage(number, message, choice) for number, message in self.entry.messages()]
+        for other in held:
+            other.size = 0
+        held[0].size = self.size
+        return held
+
+
 class HeldMessage:
     """A message that waits until what is before it has been delivered."""
 
-    __slots__ = ("choice", "late", "message", "sequence", "size")
+    __slots__ = ("choice", "last", "late", "message", "sequence", "size")
 
     def __init__(
         self,
@@ -59,7 +83,7 @@ class HeldMessage:
     ) -> None:
         """`sequence`: the number of the `message`; `choice`: its receiver assignment; `late`: newer
         messages have been delivered."""
-        self.sequence = sequence
+        self.sequence = self.last = sequence
         self.message = message
         self.choice = choice
         self.late = late
@@ -129,6 +153,7 @@ class OrderedFeed:
         "gone_since",
         "held",
         "held_bytes",
+        "held_count",
         "kept",
         "kept_top",
         "key",
@@ -166,10 +191,11 @@ class OrderedFeed:
         self.done = done
         # Up to here everything wanted has been delivered, or waits to be delivered in steps.
         self.settled = done
-        self.waiting: deque[HeldMessage] = (
+        self.waiting: deque[HeldBatch | HeldMessage] = (
             deque()
         )  # in the order of their numbers, unless `out_of_order`
         self.out_of_order = False
+        self.held_count = 0  # messages of these
         self.held_bytes = 0
         # Numbers that came while too many messages waited: the origin is asked for them again.
         self.refused: Ranges = []
@@ -322,12 +348,13 @@ class OrderedFeed:
                 self.refused = roughly(self.refused, MAX_SKIPS // 2)
             self.settled = min(self.settled, first - 1)
 
-    def put_by(self, held: HeldMessage) -> None:
-        """Keep a message until those before it have been delivered."""
+    def put_by(self, held: HeldBatch | HeldMessage) -> None:
+        """Keep messages until those before them have been delivered."""
         waiting = self.waiting
         if waiting and held.sequence < waiting[-1].sequence:
             self.out_of_order = True
         waiting.append(held)
+        self.held_count += held.last - held.sequence + 1
         self.held_bytes += held.size
 
     def next_held(self) -> HeldMessage | None:
@@ -337,11 +364,23 @@ class OrderedFeed:
             self.waiting = deque(sorted(self.waiting, key=lambda held: held.sequence))
         if not self.waiting or self.waiting[0].sequence > self.settled:
             return None
-        return self.waiting[0]
+        first = self.waiting[0]
+        if isinstance(first, HeldMessage):
+            return first
+        messages = first.read()
+        self.waiting.popleft()
+        self.waiting.extendleft(reversed(messages))
+        return messages[0]
 
     def pop_held(self) -> None:
         """Note that the message of `next_held` has been delivered."""
+        self.held_count -= 1
         self.held_bytes -= self.waiting.popleft().size
+
+    def drop_held(self) -> None:
+        """Forget all messages that wait."""
+        self.held_count = self.held_bytes = 0
+        self.waiting.clear()
 
     def add_outstanding(self, ranges: Ranges) -> None:
         """Note numbers that are missing and are delivered whenever they come."""
@@ -412,7 +451,7 @@ class OrderedFeed:
 
     def here(self) -> Ranges:
         """Return the numbers that wait."""
-        return merge([(held.sequence, held.sequence) for held in self.waiting])
+        return merge([(held.sequence, held.last) for held in self.waiting])
 
 
 def joined(some: Ranges, more: Ranges) -> Ranges:

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base.sequence_set import discard
-from mqttree.broker.cluster.delivery.ordered_feed import HeldMessage
+from mqttree.broker.cluster.delivery.ordered_feed import HeldBatch, HeldMessage
 from mqttree.broker.core.client import Client
 
 if TYPE_CHECKING:
@@ -85,26 +85,27 @@ class PacedRelease:
 
     # ---------------------------------------------------------------- messages that arrive
 
-    def hold(self, feed: OrderedFeed, held: HeldMessage) -> None:
-        """Hold back a message that has just arrived. While there are many, the publishers at their
+    def hold(self, feed: OrderedFeed, held: HeldBatch) -> None:
+        """Hold back messages that have just arrived. While there are many, the publishers at their
         origin are held as well."""
         if self.held_bytes + held.size > self._limits.held_feeds_bytes and feed.waiting:
             self._refuse(feed, held)
             return
         self.put_by(feed, held)
-        if len(feed.waiting) >= self._limits.hold_feed or self.held_bytes >= HOLD_FEEDS_BYTES:
-            self._flow_control.note_for(feed, feed.key, held.message.topic)
+        if feed.held_count >= self._limits.hold_feed or self.held_bytes >= HOLD_FEEDS_BYTES:
+            for topic in set(held.entry.topics()):
+                self._flow_control.note_for(feed, feed.key, topic)
         if held.sequence <= feed.settled:
             self._resume(feed)
 
-    def put_by(self, feed: OrderedFeed, held: HeldMessage) -> None:
-        """Put a message into the queue of a feed."""
+    def put_by(self, feed: OrderedFeed, held: HeldBatch | HeldMessage) -> None:
+        """Put messages into the queue of a feed."""
         feed.put_by(held)
         self.held_bytes += held.size
 
-    def _refuse(self, feed: OrderedFeed, held: HeldMessage) -> None:
-        """Drop a message for which there is no room: its origin is asked for it again."""
-        self._counters.ordered_feed_full += 1
+    def _refuse(self, feed: OrderedFeed, held: HeldBatch) -> None:
+        """Drop messages for which there is no room: their origin is asked for them again."""
+        self._counters.ordered_feed_full += held.entry.count
         origin = feed.broker_id.hex()
         text = (
             f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
@@ -113,15 +114,14 @@ class PacedRelease:
         self._report.log(
             "warning", f"broker {origin}: {text}", cause="too many messages are held", peer=origin
         )
-        feed.refuse(held.sequence, held.sequence)
+        feed.refuse(held.sequence, held.last)
         if feed.fed:
             self._keeper.lose(feed)
 
     def drop(self, feed: OrderedFeed) -> None:
         """Drop the held messages of a feed: its origin is forgotten."""
         self.held_bytes -= feed.held_bytes
-        feed.held_bytes = 0
-        feed.waiting.clear()
+        feed.drop_held()
         self._flow_control.released(feed)
 
     # ---------------------------------------------------------------- messages that are delivered
@@ -181,7 +181,7 @@ class PacedRelease:
             before = self._counters.delivered
             self._deliver(feed, held, now)
             left -= max(1, self._counters.delivered - before)
-        if len(feed.waiting) < node.limits.hold_feed // 2 and (
+        if feed.held_count < node.limits.hold_feed // 2 and (
             not feed.waiting or self.held_bytes < HOLD_FEEDS_BYTES // 2
         ):
             self._flow_control.released(feed)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqttree.broker.base.costs import HELD_MEMORY
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import LAST, Ranges, merge
 from mqttree.broker.cluster.delivery.answers import (
@@ -352,8 +353,9 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
         client.subscribe(topic, qos=1)
     messages = [(b"abc"[n % 3 : n % 3 + 1], payload(n)) for n in range(4, 31)]
     assert feed.take(some_link(), 4, 27) == 0
-    recovery.hold(feed, batch_entry(key, 4, messages))
-    assert len(feed.waiting) == 27
+    batch = batch_entry(key, 4, messages)
+    recovery.hold(feed, batch)
+    assert (feed.held_count, feed.held_bytes) == (27, batch.size + HELD_MEMORY)
     feed.advance(1, 9)  # local subscribers have had these meanwhile
     feed.settled = 25
     feed.step(Input.ANSWERED, some_link())
@@ -366,8 +368,9 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
             client.send(*(Puback(packet.packet_id or 0) for packet in packets))
             found += [int(packet.payload) for packet in packets]
     assert got == [[n for n in range(10, 26) if n % 3 == rest] for rest in (0, 1)]
-    assert (feed.done, len(feed.waiting)) == (25, 5)
-    assert recovery.release.held_bytes == sum(held.size for held in feed.waiting)
+    assert (feed.done, feed.held_count) == (25, 5)
+    assert recovery.release.held_bytes == feed.held_bytes == 0  # it was counted as a whole
+    assert feed.here() == [(26, 30)]
 
 
 def test_numbers_in_a_batch_are_noted_for_absent_clients_alone() -> None:

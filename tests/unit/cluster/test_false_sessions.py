@@ -147,7 +147,7 @@ def test_messages_held_here_are_not_taken_from_the_holder() -> None:
     holder = Holder(state(), third + fifth, passed=third, routing="interest")
     feed = holder.world.node.cluster.forwarder.vector[key].feed
     assert feed is not None
-    assert (feed.done, len(feed.waiting)) == (2, 1)
+    assert (feed.done, feed.held_count) == (2, 1)
 
     def got() -> list[bytes]:
         return [packet.payload for packet in holder.client.take() if isinstance(packet, Publish)]

@@ -171,8 +171,8 @@ def test_publishers_wait_while_much_is_held(world: World) -> None:
 def test_messages_that_a_full_feed_dropped_are_asked_for_again(world: World) -> None:
     feed, client = feed_of(world), client_of(world)
     hold(world, feed, *range(1, 21))
-    assert world.counters.ordered_feed_full == 20 - len(feed.waiting) > 0
-    first = len(feed.waiting) + 1
+    assert world.counters.ordered_feed_full == 20 - feed.held_count > 0
+    first = feed.held_count + 1
     assert feed.lacks() == [(first, LAST)]
     assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1
     feed.settled = min(20, first - 1)
