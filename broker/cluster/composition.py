@@ -368,7 +368,6 @@ class ClusterParts:
         self.queue_merge: QueueMerge = QueueMerge(
             node,
             origins=self.origins,
-            log=self.replay_log,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
             delivered_ranges=self.delivered_ranges,

@@ -61,8 +61,7 @@ Rates = dict[str, float]
 
 def encode_question(number: int, operation: int, body: object) -> bytes:
     """Return a PLACEMENT_QUESTION. `number`: of the question, for its answer; `operation`: what is
-    asked
-    for; `body`: what JSON can say."""
+    asked for; `body`: what JSON can say."""
     return struct.pack(">IB", number, operation) + json.dumps(body).encode()
 
 

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
@@ -74,7 +73,6 @@ class QueueMerge:
         node: SessionBroker,
         *,
         origins: Origins,
-        log: ReplayLog,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
         delivered_ranges: DeliveredRanges,
@@ -82,11 +80,10 @@ class QueueMerge:
         reporting: Reporting,
     ) -> None:
         """`node`: this broker; `reporting`: logs; the modules that know what a session was offered:
-        `origins`, `log`, `gap_recovery`, `subscription_starts`, `delivered_ranges`, `history`."""
+        `origins`, `gap_recovery`, `subscription_starts`, `delivered_ranges`, `history`."""
         self._node = node
         self._limits = node.limits
         self._origins = origins
-        self._log = log
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
         self._delivered_ranges = delivered_ranges
@@ -204,8 +201,8 @@ class QueueMerge:
             for key, pairs in owed.items()
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
-        for entry in self._log.those(ranges, now - self._limits.log_age_s) if ranges else ():
-            if not entry.passed:
+        if ranges:
+            for entry in self._history.logged(ranges, now - self._limits.log_age_s):
                 for number, message in entry.messages():
                     self._history.offer(session, entry.key, number, message)
 
@@ -268,7 +265,7 @@ class QueueMerge:
             key: intersect(joined(pairs), delivered_numbers(starts, here, key))
             for key, pairs in theirs.items()
         }
-        for entry in self._log.those(ranges, now - self._limits.log_age_s):
+        for entry in self._history.logged(ranges, now - self._limits.log_age_s):
             if topics.isdisjoint(entry.topics()):
                 continue
             for number, message in entry.messages():

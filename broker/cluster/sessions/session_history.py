@@ -34,7 +34,7 @@ from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.delivery.replay_log import ReplayLog
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry, Numbers, ReplayLog
     from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
@@ -169,10 +169,15 @@ class SessionHistory:
         """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
         origin, sequence number, message."""
         if lacks := only_here(self._origins.vector, seen, held=False):
-            for entry in self._log.those(lacks, horizon):
-                if not entry.passed:
-                    for number, message in entry.messages():
-                        yield entry.key, number, message
+            for entry in self.logged(lacks, horizon):
+                for number, message in entry.messages():
+                    yield entry.key, number, message
+
+    def logged(self, numbers: Numbers, horizon: float) -> list[LogEntry]:
+        """Find the messages `numbers` in the log that arrived after `horizon` (s), but for those
+        that a group was given again: these are for that group alone, and had another number
+        before."""
+        return [entry for entry in self._log.those(numbers, horizon) if not entry.passed]
 
     def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
         """Deliver a `message` from a log to a `session` that has a matching subscription and has
@@ -257,7 +262,7 @@ class SessionHistory:
             for key, pairs in start.early.items():
                 early[key] = merge([*early.get(key, ()), *pairs])
         here = offered(self._origins.vector) if early else {}
-        found = self._log.those(early, self._node.now - self._limits.log_age_s) if early else ()
+        found = self.logged(early, self._node.now - self._limits.log_age_s) if early else ()
         for entry in found:
             for number, topic in enumerate(entry.topics(), entry.sequence):
                 if was_delivered(session, here, entry.key, number, topic, logged=True):

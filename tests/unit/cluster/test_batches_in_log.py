@@ -465,6 +465,7 @@ def test_a_message_for_another_member_of_a_group_is_no_ordinary_subscriptions() 
         data = encode_message(message, KEYS[0], number, now, choice)
         log.append(LogEntry(KEYS[0], number, 1, data, now), None)
     assert [number for _, number, _ in history.since({}, 0.0)] == [1]
+    assert [entry.sequence for entry in history.logged({KEYS[0]: [(1, 2)]}, 0.0)] == [1]
     for shared, number in ((None, 1), (0, 2)):
         item = Item(WAITING, 0, 1, False, b"", message, shared)
         assert history.origins_of([item], {KEYS[0]: [(1, 2)]}, now) == [(KEYS[0], number)]
