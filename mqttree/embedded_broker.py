@@ -152,7 +152,7 @@ class Broker:
             self._admin = admin = Admin(
                 broker.node,
                 VERSION,
-                broker.listener_connections,
+                broker.listener_reports,
                 hosts=settings.admin_hosts,
                 wait_for=settings.wait_for,
                 wake=driver.wake,

@@ -123,7 +123,7 @@ class _Run:
         admin = admin_server.Admin(
             broker.node,
             VERSION,
-            broker.listener_connections,
+            broker.listener_reports,
             self._drain,
             hosts,
             wait_for,

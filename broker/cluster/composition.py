@@ -41,6 +41,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     STATE,
     LinkStateDirectory,
 )
+from mqttree.broker.cluster.directory.questions import ADMIN_ANSWER, ADMIN_QUESTION, Questions
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.events import (
     ClusterEvents,
@@ -203,7 +204,9 @@ class ClusterParts:
             searching=self.membership.searching if self.enabled else None,
             delivery=self,
         )
-
+        self.admin_questions: Questions = Questions(
+            node, self.bus, self.agenda, ADMIN_QUESTION, ADMIN_ANSWER
+        )
         self.placement: PlacementService = PlacementService(
             node,
             tree=self.tree,

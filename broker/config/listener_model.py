@@ -136,15 +136,19 @@ def describe_listeners(
             secure = {TCP: "tls ", WEBSOCKET: "wss "}
             plain = {TCP: "", WEBSOCKET: "ws "}
             kind = (secure if listener.ssl else plain)[listener.type]
-            path = unix_path(listener.bind)
-            address = split_bind(listener.bind, PORTS[listener.type]) if path is None else None
-            where = (
-                f"unix:{path}"
-                if address is None
-                else Address(address.host or "0.0.0.0", ports.get(name, address.port))
-            )
-            found.append(f"{kind}{where}")
+            found.append(f"{kind}{bound_address(listener, ports.get(name))}")
     return ", ".join(found) or "nothing"
+
+
+def bound_address(listener: ListenerModel, port: int | None) -> str:
+    """Return where a `listener` listens: HOST:PORT, or unix:PATH; "": nowhere. `port`: which it has
+    been given, None: that of its bind."""
+    if listener.bind is None or listener.type == EXTERNAL:
+        return ""
+    if path := unix_path(listener.bind):
+        return f"unix:{path}"
+    address = split_bind(listener.bind, PORTS[listener.type])
+    return str(Address(address.host or "0.0.0.0", address.port if port is None else port))
 
 
 def exposed(listeners: Listeners, names: Container[str] | None = None) -> bool:

@@ -28,6 +28,7 @@ from mqttree.broker.io.readiness import Readiness
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.directory.questions import Then
     from mqttree.broker.io.api.routes import Route
     from mqttree.broker.io.api.service import Api
     from mqttree.broker.io.limits import IoLimits
@@ -112,7 +113,7 @@ class Admin:
         self,
         node: Node,
         version: str = "",
-        listeners: Callable[[], Mapping[str, int]] | None = None,
+        listeners: Callable[[], list[dict[str, Any]]] = list,
         drain: Callable[[Mapping[str, str]], dict[str, Any]] | None = None,
         hosts: Iterable[str] = (),
         wait_for: int = 1,
@@ -123,8 +124,8 @@ class Admin:
         access: AdminAccess | None = None,
         limits: IoLimits,
     ) -> None:
-        """`node`: the broker. `version`: of the program. `listeners`: returns the number of
-        connections of each listener. `drain`: drains the broker by the parameters of a request and
+        """`node`: the broker. `version`: of the program. `listeners`: returns the state of
+        each listener. `drain`: drains the broker by the parameters of a request and
         returns the progress, or raises ValueError with one line (None: 404). `hosts`: names under
         which the port answers, beside addresses and names without a dot. `wait_for`: how many
         brokers, this one included, must have been seen before `/readyz` says yes. `legs`: returns
@@ -138,7 +139,8 @@ class Admin:
         self._drain = drain
         self._legs = legs
         self._reload = reload
-        self._listeners = listeners or dict
+        self._listeners = listeners
+        node.cluster.admin_questions.serve = self._serve
         self.version = version
         self.hosts = frozenset(host.lower() for host in hosts)
         # In order of their last use.
@@ -179,11 +181,15 @@ class Admin:
                 began=self._started,
                 state=self.state,
                 legs=self._legs,
+                listeners=self._listeners,
                 drain=self._drain,
                 reload=self._reload,
                 wake=self._wake,
             )
         return self._api
+
+    def _serve(self, question: bytes, then: Then) -> None:
+        self.api.serve(question, then)
 
     def end_events(self, transport: asyncio.Transport) -> None:
         """Note that a connection is closed, which may have read events."""
@@ -224,7 +230,7 @@ class Admin:
                     metrics(
                         self.node,
                         self.version,
-                        self._listeners(),
+                        {each["name"]: each["connections"] for each in self._listeners()},
                         self.loop.time() - self._started,
                         self._legs(),
                     ),

@@ -30,6 +30,7 @@ from mqttree.broker.config.listener_model import (
     WEBSOCKET,
     ListenerModel,
     Listeners,
+    bound_address,
 )
 from mqttree.broker.config.listener_options import ListenerOptions, unix_path
 from mqttree.broker.config.node_config import NodeConfig
@@ -517,13 +518,24 @@ class BrokerService:
                 found[name] = int(sockets[0].getsockname()[1])
         return found
 
-    def listener_connections(self) -> dict[str, int]:
-        """Return how many connections each listener has."""
-        return {
-            name: server.conn_count
-            for name, server in self._servers.items()
-            if isinstance(server, Listener)
-        }
+    def listener_reports(self) -> list[dict[str, Any]]:
+        """Return the state of each listener, for people and programs."""
+        found, ports = [], self.ports
+        for name, server in sorted(self._servers.items()):
+            listener = self.listeners_config.get(name)
+            if isinstance(server, Listener) and listener is not None:
+                found.append(
+                    {
+                        "name": name,
+                        "type": listener.type,
+                        "tls": bool(listener.ssl),
+                        "address": bound_address(listener, ports.get(name)),
+                        "connections": server.conn_count,
+                        "max_connections": max(server.max_connections, 0),
+                        "waiting": len(server.parked),
+                    }
+                )
+        return found
 
     # ---------------------------------------------------------------- end
 

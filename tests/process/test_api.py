@@ -61,6 +61,7 @@ def test_each_answer_is_what_the_document_says(three: list[Broker]) -> None:
         if "get" not in methods or path.endswith(("/events", "/{leg}")):
             continue
         schema = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        schema = schema.get("anyOf", [schema])[0]
         at = path.removeprefix("/api/v1").replace("{client}", "c1").replace("{topic}", "r/1")
         check(document, schema, get(port, at), schema["$ref"].rpartition("/")[2])
     check(document, {"$ref": "#/components/schemas/Error"}, ask(port, "GET", "/no")[1], "Error")
@@ -123,7 +124,28 @@ def test_clients_of_all_brokers_are_found_at_each(three: list[Broker]) -> None:
     nasty = get(three[0].admin, f"/clients/{quote(NASTY, safe='')}")
     assert (nasty["id"], nasty["mqtt"], nasty["clean_start"]) == (NASTY, "3.1.1", True)
     assert get(three[0].admin, "/clients", state="disconnected")["total"] == 0
-    assert ask(three[0].admin, "GET", "/clients/c2")[0] == 404
+
+
+def test_a_client_of_another_broker_has_all_columns(three: list[Broker]) -> None:
+    own = ids(three)
+    here = get(three[1].admin, "/clients", search="c2")["clients"][0]
+    there = get(three[0].admin, "/clients", search="c2")
+    assert (there["silent"], there["clients"]) == ([], [{**here, "here": False}])
+    assert here["address"] and here["subscriptions"] == 1
+    # The broker that has it is found, or named.
+    assert get(three[0].admin, "/clients/c2") == here
+    assert get(three[0].admin, "/clients/c2", at=own[1]) == here
+    assert get(three[2].admin, "/clients/c2/subscriptions")["subscriptions"][0]["filter"] == "far/#"
+    assert get(three[2].admin, "/subscriptions", at=own[1])["total"] == 1
+    for query, status in ((f"at={own[2]}", 404), ("at=x", 404), ("at=all", 400)):
+        assert ask(three[0].admin, "GET", f"/clients/c2?{query}")[0] == status
+
+
+def test_one_answer_has_the_listeners_of_all_brokers(three: list[Broker]) -> None:
+    found = get(three[0].admin, "/listeners", at="all")["brokers"]
+    assert {each["broker"]: each["status"] for each in found} == dict.fromkeys(ids(three), 200)
+    addresses = {each["answer"]["listeners"][0]["address"] for each in found}
+    assert addresses == {broker.address for broker in three}
 
 
 def test_pages_follow_each_other(three: list[Broker]) -> None:
@@ -164,9 +186,11 @@ def test_retained_messages_are_found_and_read(three: list[Broker]) -> None:
 
 
 def test_a_client_is_disconnected_and_its_session_ended(three: list[Broker]) -> None:
-    port = three[2].admin
+    # Asked of a broker that does not have it.
+    port = three[1].admin
     client = Client(three[2].port, client_id="gone", expiry=1000)
     client.subscribe("gone/#", 1)
+    until(lambda: get(port, "/clients", search="gone")["total"], "the client is known")
     assert ask(port, "POST", "/clients/gone/disconnect") == (200, {"done": True})
     assert client.lost.wait(60)
     assert get(port, "/clients/gone")["connected"] is False
@@ -180,6 +204,28 @@ def test_a_client_is_disconnected_and_its_session_ended(three: list[Broker]) -> 
     assert get(port, "/subscriptions", search="gone/")["total"] == 0
     for each in (client, again):
         each.close()
+
+
+def test_rows_of_a_broker_that_hangs_are_stale(tmp_path: Path) -> None:
+    with Cluster(tmp_path, link_timeout=60) as cluster:
+        one, two = cluster.add(), cluster.add()
+        cluster.settle()
+        seen, unseen = (Client(two.port, client_id=name, expiry=100) for name in ("seen", "unseen"))
+        until(lambda: get(one.admin, "/clients")["total"] == 2, "both are known")
+        known = get(one.admin, "/clients", search="seen", limit=1)["clients"][0]
+        assert known["id"] == "seen"
+        two.pause()
+        try:
+            found = get(one.admin, "/clients")
+            assert found["silent"] == [known["broker"]]
+            assert found["clients"][0] == {**known, "stale": True}
+            assert [each["id"] for each in found["clients"]] == ["seen", "unseen"]
+            assert ask(one.admin, "POST", "/clients/seen/disconnect")[0] == 503
+        finally:
+            two.resume()
+        until(lambda: not get(one.admin, "/clients")["silent"], "it answers again")
+        for each in (seen, unseen):
+            each.close()
 
 
 def test_a_page_of_another_origin_changes_nothing(three: list[Broker]) -> None:

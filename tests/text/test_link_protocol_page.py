@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from mqttree.broker.cluster.delivery import answers, remote_flow_control, tail_offers
-from mqttree.broker.cluster.directory import unicast_bus
+from mqttree.broker.cluster.directory import questions, unicast_bus
 from mqttree.broker.cluster.link import control_records
 from mqttree.broker.cluster.placement import placement_messages
 from mqttree.broker.cluster.sessions import replay_messages, takeover_messages
@@ -79,6 +79,7 @@ ROUTED = {
         *("PLACEMENT_QUESTION", "PLACEMENT_ANSWER", "ASK_RATES", "RATES"),
         *("ASK_CLIENTS", "CLIENTS", "REDIRECT"),
     ),
+    "directory/questions": named(questions, "ADMIN_QUESTION", "ADMIN_ANSWER"),
     "remote_flow_control": named(remote_flow_control, "HOLD"),
 }
 

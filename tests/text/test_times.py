@@ -247,7 +247,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.placement.decider.PERIOD_S": 10.0,
     "mqttree.broker.cluster.placement.decider.GATHER_WAIT": 0.5,
     "mqttree.broker.cluster.placement.decider.QUIET_S": 600.0,
-    "mqttree.broker.cluster.placement.placement_service.WAIT_S": 2.0,
+    "mqttree.broker.cluster.directory.questions.WAIT_S": 2.0,
     "mqttree.broker.cluster.placement.rebalancer.ROUND_S": 60.0,
     "mqttree.broker.cluster.placement.rebalancer.ANSWER_WAIT": 2.0,
     "mqttree.broker.cluster.placement.redirect_table.DAY": 86400.0,

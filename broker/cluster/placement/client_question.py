@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from mqttree.broker.cluster.directory.questions import Answer
 from mqttree.broker.cluster.placement.client_interest import check_allowed
 from mqttree.broker.cluster.placement.decider import check_names
-from mqttree.broker.cluster.placement.placement_messages import Answer
 from mqttree.broker.cluster.placement.redirect_table import Interest
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.placement.question import TooMuchError, read_question

@@ -7,22 +7,21 @@ until no question has come for ten minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.base.state_table import look_up
+from mqttree.broker.cluster.directory.questions import BUSY, Answer, Then
 from mqttree.broker.cluster.placement.decider_states import TRANSITIONS, Action, Input, State
 from mqttree.broker.cluster.placement.placement_messages import (
     ADVISE,
     ASK_RATES,
-    BUSY,
     FORGET,
     PLACE,
     PLAN,
     STATUS,
     TOLD,
-    Answer,
     Rates,
 )
 from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
@@ -81,9 +80,6 @@ WORK: Final = 500_000.0
 MAX_PLAIN: Final = 10_000
 LONGEST_PLAIN: Final = 256
 """filters without wildcards that are known to be right, and their characters."""
-
-Then = Callable[[Answer], None]
-"""Takes an answer."""
 
 ELSEWHERE: Final[Answer] = (503, {"error": "another broker decides; ask again"})
 

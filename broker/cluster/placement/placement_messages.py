@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
+from mqttree.broker.cluster.directory.questions import read_json
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND
 from mqttree.broker.wire.errors import MalformedPacket
 
@@ -38,11 +39,6 @@ PLAN: Final = 5
 ADVISE: Final = 6
 """Operations of a PLACEMENT_QUESTION."""
 
-Answer = tuple[int, Any]
-"""Status as in HTTP, and what JSON can say."""
-
-BUSY: Final[Answer] = (429, {"error": "too many questions"})
-
 MAX_RATES: Final = 1000
 """topics of one RATES."""
 
@@ -59,39 +55,17 @@ Rates = dict[str, float]
 """Topic -> messages/s."""
 
 
-def encode_question(number: int, operation: int, body: object) -> bytes:
-    """Return a PLACEMENT_QUESTION. `number`: of the question, for its answer; `operation`: what is
-    asked for; `body`: what JSON can say."""
-    return struct.pack(">IB", number, operation) + json.dumps(body).encode()
-
-
-def decode_question(data: bytes) -> tuple[int, int, Any]:
-    """Return number, operation and body of a PLACEMENT_QUESTION. Raises MalformedPacket."""
-    if len(data) < 5:
-        raise MalformedPacket("question about placement is truncated")
-    number, operation = struct.unpack_from(">IB", data)
-    return number, operation, _read_json(data[5:])
-
-
-def encode_answer(number: int, status: int, body: object) -> bytes:
-    """Return a PLACEMENT_ANSWER. `number`: of its question; `status`: as in HTTP; `body`: what
+def encode_question(operation: int, body: object) -> bytes:
+    """Return a PLACEMENT_QUESTION without its number. `operation`: what is asked for; `body`: what
     JSON can say."""
-    return struct.pack(">IH", number, status) + json.dumps(body).encode()
+    return bytes((operation,)) + json.dumps(body).encode()
 
 
-def decode_answer(data: bytes) -> tuple[int, int, Any]:
-    """Return number, status and body of a PLACEMENT_ANSWER. Raises MalformedPacket."""
-    if len(data) < 6:
-        raise MalformedPacket("answer about placement is truncated")
-    number, status = struct.unpack_from(">IH", data)
-    return number, status, _read_json(data[6:])
-
-
-def _read_json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise MalformedPacket("message about placement is no JSON") from None
+def decode_question(data: bytes) -> tuple[int, Any]:
+    """Return operation and body of a PLACEMENT_QUESTION. Raises MalformedPacket."""
+    if not data:
+        raise MalformedPacket("question about placement is truncated")
+    return data[0], read_json(data[1:])
 
 
 def encode_clients(connected: int, questions: list[dict[str, Any]]) -> bytes:
@@ -111,7 +85,7 @@ def encode_clients(connected: int, questions: list[dict[str, Any]]) -> bytes:
 def decode_clients(data: bytes) -> tuple[int, list[Any]]:
     """Return how many clients are connected, and the questions of some, which are not read yet.
     Raises MalformedPacket."""
-    value = _read_json(data) if len(data) <= MAX_BYTES else None
+    value = read_json(data) if len(data) <= MAX_BYTES else None
     connected = value.get("connected") if isinstance(value, dict) else None
     clients = value.get("clients") if isinstance(value, dict) else None
     if type(connected) is not int or connected < 0 or not isinstance(clients, list):
@@ -126,7 +100,7 @@ def encode_redirect(client: str, address: str) -> bytes:
 
 def decode_redirect(data: bytes) -> tuple[str, str]:
     """Return the client of a REDIRECT, and where it is to connect. Raises MalformedPacket."""
-    value = _read_json(data)
+    value = read_json(data)
     if isinstance(value, dict):
         client, address = value.get("client"), value.get("address")
         if isinstance(client, str) and isinstance(address, str):

@@ -11,28 +11,24 @@ no client asks does not need it, and starts without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.base.rate_limit import RateLimits
+from mqttree.broker.cluster.directory.questions import SILENT, Answer, Questions, Then
 from mqttree.broker.cluster.events import RouteChanged, TopologyChanged
 from mqttree.broker.cluster.placement.placement_messages import (
     ASK_CLIENTS,
     ASK_RATES,
-    BUSY,
     CLIENTS,
     PLACE,
     PLACEMENT_ANSWER,
     PLACEMENT_QUESTION,
     RATES,
     REDIRECT,
-    Answer,
-    decode_answer,
     decode_clients,
     decode_question,
     decode_rates,
     decode_redirect,
-    encode_answer,
     encode_clients,
     encode_question,
     encode_rates,
@@ -43,7 +39,6 @@ from mqttree.broker.core.responses import Response, respond
 from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.decider import Decider
@@ -55,12 +50,6 @@ if TYPE_CHECKING:
     from mqttree.broker.core.session import Session
     from mqttree.stp.tree import Tree
 
-WAIT_S: Final = 2.0
-"""s for the answer of another broker."""
-
-MAX_OPEN: Final = 10_000
-"""questions that wait for another broker."""
-
 PER_CLIENT: Final = 10.0
 """questions a second of one client."""
 
@@ -70,10 +59,7 @@ MAX_LIMITED: Final = 10_000
 CLIENT_WORK: Final = 50
 """steps of work for each client that the root is told of."""
 
-Then = Callable[[Answer], None]
-"""Takes an answer: status as in HTTP, and what JSON can say."""
-
-SILENT: Final[Answer] = (503, {"error": "the broker that decides does not answer; stay"})
+STAY: Final[Answer] = (503, {"error": "the broker that decides does not answer; stay"})
 
 
 class PlacementService:
@@ -105,11 +91,9 @@ class PlacementService:
         self._rebalancer: Rebalancer | None = None  # no round was due here
         self._reached: set[bytes] = set()  # the other brokers
         self._entry = TrafficEntry(directory)
-        self._number = 0
-        self._open: dict[int, tuple[bytes, Then, Timer]] = {}  # who was asked, what is done then
+        self._questions = Questions(host, bus, alarm, PLACEMENT_QUESTION, PLACEMENT_ANSWER)
+        self._questions.serve = self._serve
         self._limits: RateLimits = RateLimits(PER_CLIENT, MAX_LIMITED)
-        bus.receive(PLACEMENT_QUESTION, self._question_received)
-        bus.receive(PLACEMENT_ANSWER, self._answer_received)
         bus.receive(ASK_RATES, self._rates_asked)
         bus.receive(RATES, self._rates_received)
         bus.receive(ASK_CLIENTS, self._clients_asked)
@@ -177,27 +161,14 @@ class PlacementService:
                 self._alarm.hurry(self._host.now)
             return
         self._deposed()
-        if len(self._open) >= MAX_OPEN:
-            then(BUSY)
-            return
-        self._number = number = self._number % 0xFFFFFFFF + 1
-        timer = self._host.timers.schedule(self._host.now + WAIT_S, lambda now: self._late(number))
-        self._open[number] = (root, then, timer)
-        if not self._bus.send(root, PLACEMENT_QUESTION, encode_question(number, operation, body)):
-            self._late(number)
-        self._alarm.hurry(self._host.now)
 
-    def _late(self, number: int) -> None:
-        self._close(number, SILENT)
-
-    def _close(self, number: int, answer: Answer) -> None:
-        found = self._open.pop(number, None)
-        if found is not None:
-            if answer is SILENT:
+        def answered(answer: Answer) -> None:
+            if answer == SILENT:
                 self._report.count("placement_unanswered")
-            _, then, timer = found
-            self._host.timers.cancel(timer)
+                answer = STAY
             then(answer)
+
+        self._questions.ask(root, encode_question(operation, body), answered)
 
     # ---------------------------------------------------------------- by MQTT
 
@@ -227,24 +198,14 @@ class PlacementService:
 
     # ---------------------------------------------------------------- other brokers
 
-    def _question_received(self, sender: bytes, data: bytes, now: float) -> None:
-        number, operation, body = decode_question(data)
-
-        def then(answer: Answer) -> None:
-            self._bus.send(sender, PLACEMENT_ANSWER, encode_answer(number, *answer))
-
+    def _serve(self, question: bytes, then: Then) -> None:
+        operation, body = decode_question(question)
         if self._tree.root.id == self._host.config.id:
             self.decider.ask(operation, body, then)
         else:
             # It is asked again when the tree has settled.
             self._deposed()
             then((503, {"error": "this broker is not the root; ask again"}))
-
-    def _answer_received(self, sender: bytes, data: bytes, now: float) -> None:
-        number, status, body = decode_answer(data)
-        found = self._open.get(number)
-        if found is not None and found[0] == sender:
-            self._close(number, (status, body))
 
     def _rates_asked(self, sender: bytes, data: bytes, now: float) -> None:
         traffic = self._host.traffic
@@ -292,10 +253,7 @@ class PlacementService:
         self._stop_moves()
         if self._decider is not None:
             self._decider.broker_gone(event.broker_id)
-        waiting = [number for number, (asked, _, _) in self._open.items()]
-        for number in waiting:
-            if number in self._open and self._open[number][0] == event.broker_id:
-                self._close(number, SILENT)
+        self._questions.broker_gone(event.broker_id)
 
     def _deposed(self) -> None:
         """Note that another broker decides."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from mqttree.broker.cluster.directory.questions import Answer
 from mqttree.broker.cluster.placement.decider import PLAN_WORK, Decider
 from mqttree.broker.cluster.placement.placement_messages import (
     ASK_CLIENTS,
     REDIRECT,
     STATUS,
-    Answer,
     encode_redirect,
 )
 from mqttree.placement.clients import GAMMA

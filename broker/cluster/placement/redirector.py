@@ -16,12 +16,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.base.address import parse_address
+from mqttree.broker.cluster.directory.questions import Answer
 from mqttree.broker.cluster.placement.client_interest import (
     question_of,
     said_interest,
     session_interest,
 )
-from mqttree.broker.cluster.placement.placement_messages import ADVISE, MAX_CLIENTS, Answer
+from mqttree.broker.cluster.placement.placement_messages import ADVISE, MAX_CLIENTS
 from mqttree.broker.cluster.placement.redirect_states import Action, Input, State
 from mqttree.broker.cluster.placement.redirect_table import LASTING, Interest, RedirectTable
 from mqttree.broker.core.client import Client

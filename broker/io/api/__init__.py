@@ -9,6 +9,8 @@ second, and `event_stream` sends to readers what it finds (server-sent events).
 The start of a broker does not wait for these modules: they are imported a few seconds later, one in
 each turn of the event loop, or with the first request under /api/v1 (`admin_http`).
 
+`other_brokers` has requests answered by other brokers of the federation, and answers theirs.
+
 `federation` describes all brokers and links as this one knows them, `delivery_tree` the links that
 messages of one broker take, `link_rates` the traffic of each link; `parts` names the parts of a
 broker that handlers read.

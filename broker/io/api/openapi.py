@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mqttree.broker.io.api.routes import PREFIX, ROUTES, Parameter, Route
+from mqttree.broker.io.api.routes import AT_EACH, PREFIX, ROUTES, Parameter, Route
 from mqttree.broker.io.api.schemas import SCHEMAS, schema
 
 ABOUT = """\
@@ -48,7 +48,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": {
             str(route.status): {
                 "description": "Begun" if route.status == 202 else "OK",
-                "content": {kind: {"schema": _ref(route.schema)}},
+                "content": {kind: {"schema": _answer(route)}},
             },
             "default": {
                 "description": "Refused",
@@ -60,6 +60,14 @@ def _operation(route: Route) -> dict[str, Any]:
         content = {"application/json": {"schema": {"type": "object"}}}
         made["requestBody"] = {"required": True, "content": content}
     return made
+
+
+def _answer(route: Route) -> dict[str, Any]:
+    return (
+        {"anyOf": [_ref(route.schema), _ref("Each")]}
+        if AT_EACH in route.parameters
+        else _ref(route.schema)
+    )
 
 
 def _ref(name: str) -> dict[str, str]:

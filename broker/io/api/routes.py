@@ -61,6 +61,9 @@ AFTER: Final = Parameter("after", "only rows behind this one: `next` of the page
 SEARCH: Final = Parameter("search", "only those that contain this text, whatever its case")
 FILTER: Final = Parameter("filter", "only topics that this topic filter matches", "#")
 BROKER: Final = Parameter("broker", "only those of the broker with this id")
+AT: Final = Parameter("at", "id of the broker that answers (this one)")
+AT_EACH: Final = Parameter("at", "id of the broker that answers (this one); all: each of them")
+AT_HOLDER: Final = Parameter("at", "id of the broker that answers (the one that has the client)")
 STATE: Final = Parameter("state", "only those", "all", choices=("all", "connected", "disconnected"))
 
 ROUTES: Final = (
@@ -82,7 +85,12 @@ ROUTES: Final = (
         "DELETE", "/placement/{client}", "forget_placed", "Forgets what it was told", "Forgotten"
     ),
     Route(
-        "GET", "/summary", "summary", "Rates and counts of this broker, once a second", "Summary"
+        "GET",
+        "/summary",
+        "summary",
+        "Rates and counts of a broker, once a second",
+        "Summary",
+        (AT_EACH,),
     ),
     Route("GET", "/topology", "topology", "All brokers and links of the federation", "Topology"),
     Route("GET", "/brokers", "brokers", "All brokers of the federation", "Brokers"),
@@ -98,63 +106,65 @@ ROUTES: Final = (
             Parameter("topic", "of the messages (any, which all brokers want)"),
         ),
     ),
-    Route("GET", "/alarms", "alarms", "What needs attention", "Alarms"),
-    Route("GET", "/history", "history", "The last hour of this broker", "History"),
+    Route("GET", "/alarms", "alarms", "What needs attention", "Alarms", (AT_EACH,)),
+    Route("GET", "/history", "history", "The last hour of a broker", "History", (AT,)),
     Route("GET", "/changes", "changes", "The last changes of the topology", "Changes"),
     Route(
         "GET",
         "/clients",
         "clients",
-        "Clients with a session at any broker; those of this one with all details",
+        "Clients with a session at any broker, as these brokers answer",
         "ClientPage",
         (SEARCH, STATE, BROKER, LIMIT, AFTER),
     ),
-    Route("GET", "/clients/{client}", "client", "One client of this broker", "Client"),
+    Route("GET", "/clients/{client}", "client", "One client", "Client", (AT_HOLDER,)),
     Route(
         "DELETE",
         "/clients/{client}",
         "end_session",
-        "Disconnects a client of this broker and ends its session",
+        "Disconnects a client and ends its session",
         "Done",
+        (AT_HOLDER,),
     ),
     Route(
         "POST",
         "/clients/{client}/disconnect",
         "disconnect",
-        "Disconnects a client of this broker; its session stays",
+        "Disconnects a client; its session stays",
         "Done",
+        (AT_HOLDER,),
     ),
     Route(
         "GET",
         "/clients/{client}/subscriptions",
         "subscriptions_of",
-        "Subscriptions of one client of this broker",
+        "Subscriptions of one client",
         "SubscriptionPage",
-        (SEARCH, LIMIT, AFTER),
+        (AT_HOLDER, SEARCH, LIMIT, AFTER),
     ),
     Route(
         "GET",
         "/subscriptions",
         "subscriptions",
-        "Subscriptions of the clients of this broker",
+        "Subscriptions of the clients of a broker",
         "SubscriptionPage",
-        (SEARCH, LIMIT, AFTER),
+        (AT, SEARCH, LIMIT, AFTER),
     ),
     Route(
         "GET",
         "/groups",
         "groups",
-        "Shared subscriptions with members here",
+        "Shared subscriptions with members at a broker",
         "GroupPage",
-        (SEARCH, LIMIT, AFTER),
+        (AT, SEARCH, LIMIT, AFTER),
     ),
     Route(
         "GET",
         "/topics",
         "topics",
-        "The topics that clients of this broker publish to most",
+        "The topics that clients of a broker publish to most",
         "TopicPage",
-        (SEARCH, LIMIT),
+        (AT, SEARCH, LIMIT),
     ),
     Route(
         "GET",
@@ -187,15 +197,17 @@ ROUTES: Final = (
         "Traffic",
         (Parameter("top", "topics at most", MAX_ROWS, MAX_ROWS),),
     ),
-    Route("GET", "/legs", "legs", "The legs of this broker", "Legs"),
+    Route("GET", "/listeners", "listeners", "Where clients connect", "Listeners", (AT_EACH,)),
+    Route("GET", "/legs", "legs", "The legs of a broker", "Legs", (AT_EACH,)),
     Route("GET", "/legs/{leg}", "leg", "One leg of this broker", "Leg"),
     Route(
         "POST",
         "/drain",
         "drain",
-        "Begins a drain of this broker; a second request ends it",
+        "Begins a drain of a broker; a second request ends it",
         "Draining",
         (
+            AT,
             Parameter("rate", "clients a second that are disconnected", None),
             Parameter("to", "HOST:PORT where they are to go (the other brokers in turn)", None),
             Parameter("within", "s until the broker stops, whatever is left", None),

@@ -132,7 +132,8 @@ changes [Change]: the oldest first, 200 at most
     "Client": """
 id string: client identifier
 broker string: id of the broker that has its session
-here boolean: whether that is the broker that answers; only then the rest is known
+here boolean: whether that is the broker that answers
+stale boolean: whether its broker does not answer: the rest is as it was last known, if at all
 connected boolean?: whether it is connected
 user string?: user name
 address string?: HOST:PORT of the client
@@ -150,6 +151,7 @@ dropped integer?: messages that it did not get, as its queue was full or they we
     "ClientPage": """
 clients [Client]: by client identifier
 total integer: how many match, at all brokers
+silent [string]: ids of the brokers that did not answer, whose rows are stale
 next string?: `after` of the next page, null on the last one
 """,
     "Subscription": """
@@ -215,6 +217,21 @@ via string?: id of the neighbour through which they go, null: none leads there
 routes [Route]: by filter and broker
 total integer: how many match
 next string?: `after` of the next page, null on the last one
+""",
+    "Each": """
+brokers [object]: the answer of each broker, with its id (broker) and its status
+""",
+    "Listener": """
+name string: of the listener
+type string: tcp or ws
+tls boolean: whether connections speak TLS
+address string: HOST:PORT, or the path of a Unix socket
+connections integer: how many it has
+max_connections integer: how many it takes at a time, 0: any number
+waiting integer: connections that wait for a place
+""",
+    "Listeners": """
+listeners [Listener]: by name
 """,
     "Legs": """
 legs [object]: docs/reference/http.md has their keys

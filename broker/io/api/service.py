@@ -7,13 +7,23 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mqttree.broker.cluster.directory.questions import Answer
 from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from mqttree.broker.io.api import clients, federation, openapi, topics
 from mqttree.broker.io.api.delivery_tree import delivery_tree
 from mqttree.broker.io.api.event_stream import EventStream, encode
 from mqttree.broker.io.api.monitor import Monitor
+from mqttree.broker.io.api.other_brokers import ALL, OtherBrokers, Values
 from mqttree.broker.io.api.parts import parts_of
-from mqttree.broker.io.api.routes import RequestError, Route, read_query
+from mqttree.broker.io.api.routes import (
+    AT_EACH,
+    AT_HOLDER,
+    PREFIX,
+    RequestError,
+    Route,
+    find,
+    read_query,
+)
 from mqttree.broker.io.api.search import Page, Searches
 
 if TYPE_CHECKING:
@@ -28,13 +38,12 @@ MAX_SEARCHES = 4
 """searches of the admin port at a time, through clients or topics; more are refused with 429.
 Each takes a third of the processor at most."""
 
+CLIENTS, _ = find("GET", f"{PREFIX}/clients")
+
 Then = Callable[[int, dict[str, Any]], None]
 """Takes the status and the content of an answer, now or later."""
 
 EMBEDDED = "this broker is part of another program, which does that"
-
-Values = dict[str, Any]
-"""Parts of the path, parameters and the body of a request, by name."""
 
 
 class Asker(NamedTuple):
@@ -57,23 +66,27 @@ class Api:
         began: float,
         state: Callable[[], dict[str, Any]],
         legs: Callable[[], list[dict[str, Any]]],
+        listeners: Callable[[], list[dict[str, Any]]],
         drain: Callable[[Mapping[str, str]], dict[str, Any]] | None,
         reload: Callable[[], None] | None,
         wake: Callable[[], None],
     ) -> None:
         """`node`: the broker; `loop`: in which it runs; `version`: of the program; `began`: when
         the broker did (s); `state`: returns the answer to `/federation`; `legs`: returns the state
-        of each leg; `drain`, `reload`: as for `Admin`; `wake`: has sent what the node wants to
-        send."""
+        of each leg; `listeners`: of each listener; `drain`, `reload`: as for `Admin`; `wake`: has
+        sent what the node wants to send."""
         self._node = node
         self._parts = parts_of(node)
         self._loop = loop
         self._version = version
         self._state = state
         self._legs = legs
+        self._listeners = listeners
         self._drain = drain
         self._reload = reload
         self._wake = wake
+        self._others = OtherBrokers(self._parts, loop.time, wake, self._answer)
+        self._last_known = clients.LastKnown()
         self.stream = EventStream(node.counters, MAX_EVENT_READERS)
         self.searches = Searches(loop, MAX_SEARCHES)
         self.monitor = Monitor(self._parts, loop, began=began, legs=legs, tell=self.stream.tell)
@@ -101,9 +114,41 @@ class Api:
             values: Values = {**read_query(route, query), **names}
             if route.body:
                 values["body"] = _read_body(body)
-            getattr(self, route.handler)(values, Asker(then, waits))
+            at = self._broker_of(route, values)
+            asker = Asker(then, waits)
+            if at == ALL:
+                self._others.ask_all(route, values, lambda answer: then(*answer))
+            elif at:
+                self._others.ask(self._others.find(at), route, values, lambda a: then(*a))
+            else:
+                getattr(self, route.handler)(values, asker)
         except RequestError as error:
             then(error.status, {"error": str(error)})
+
+    def serve(self, question: bytes, then: Callable[[Answer], None]) -> None:
+        """Answer a request that another broker sends. `question`: method, path and query; `then`:
+        takes the answer. Raises MalformedPacket."""
+        self._others.serve(question, then)
+
+    def _answer(self, route: Route, values: Values, then: Callable[[Answer], None]) -> None:
+        """Answer a request as this broker alone does."""
+        asker = Asker(lambda status, content: then((status, content)), lambda: True)
+        try:
+            if route.handler == "clients":
+                values = {**values, "broker": self._node.config.id.hex()}
+            getattr(self, route.handler)(values, asker)
+        except RequestError as error:
+            then((error.status, {"error": str(error)}))
+
+    def _broker_of(self, route: Route, values: Values) -> str:
+        """Take out of the `values` of a request which other broker is to answer: its id, ALL, or
+        "" for this one. Raises RequestError: it cannot be ALL."""
+        at = str(values.pop("at", ""))
+        if at == ALL and AT_EACH not in route.parameters:
+            raise RequestError(400, "at is the id of one broker here")
+        if not at and AT_HOLDER in route.parameters:
+            at = clients.holder(self._parts, values["client"])
+        return "" if at == self._node.config.id.hex() else at
 
     def events(self) -> bytes:
         """Return what a new reader of events gets at once. Raises RequestError: there are too
@@ -157,6 +202,10 @@ class Api:
     def changes(self, values: Values, asker: Asker) -> None:
         """Answer with the last changes of the topology."""
         asker.then(200, {"changes": list(self.monitor.changes)})
+
+    def listeners(self, values: Values, asker: Asker) -> None:
+        """Answer with the listeners."""
+        asker.then(200, {"listeners": self._listeners()})
 
     def legs(self, values: Values, asker: Asker) -> None:
         """Answer with the state of each leg."""
@@ -272,15 +321,42 @@ class Api:
         self.searches.begin(work(page), done, asker.waits)
 
     def clients(self, values: Values, asker: Asker) -> None:
-        """Answer with clients of all brokers."""
-        self._search(
-            "clients",
-            values,
-            asker,
-            lambda page: clients.search(
-                self._parts, page, values["search"], values["state"], values["broker"]
-            ),
-        )
+        """Answer with clients of all brokers, which are asked first."""
+        asked = [
+            listing.id
+            for listing in self._parts.database.reachable()
+            if values["broker"] in ("", listing.id.hex())
+        ]
+        question = {**values, "limit": min(values["limit"], clients.ROWS_OF_ONE)}
+
+        def answered(answers: dict[bytes, Answer]) -> None:
+            try:
+                self._merge_clients(answers, values, asker)
+            except RequestError as error:
+                asker.then(error.status, {"error": str(error)})
+
+        self._others.ask_each(asked, CLIENTS, question, answered)
+
+    def _merge_clients(self, answers: dict[bytes, Answer], values: Values, asker: Asker) -> None:
+        """Answer with the clients here and those that other brokers have named: `answers` by id;
+        `values`, `asker`: of the request. Raises RequestError."""
+        page: Page[dict[str, Any]] = Page(values["limit"], values["after"])
+        found = clients.Answered(answers, self._last_known)
+        work = clients.search(self._parts, page, found, values)
+
+        def done() -> None:
+            rows, following = found.cut(*page.rows())
+            asker.then(
+                200,
+                {
+                    "clients": rows,
+                    "total": page.total,
+                    "next": following,
+                    "silent": sorted(found.silent),
+                },
+            )
+
+        self.searches.begin(work, done, asker.waits)
 
     def subscriptions_of(self, values: Values, asker: Asker) -> None:
         """Answer with the subscriptions of one client."""

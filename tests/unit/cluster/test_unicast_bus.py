@@ -8,6 +8,16 @@ from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, F
 from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
+from mqttree.broker.cluster.directory.questions import (
+    ADMIN_ANSWER,
+    ADMIN_QUESTION,
+    MAX_ANSWER,
+    SILENT,
+    TOO_LARGE,
+    WAIT_S,
+    Answer,
+    encode_answer,
+)
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
@@ -49,6 +59,8 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
         SESSION_PART,
         BREAK,
         HOLD,
+        ADMIN_QUESTION,
+        ADMIN_ANSWER,
         77,
     ),
 )
@@ -62,6 +74,29 @@ def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
     neighbour.send(routed(kind, body, sender=b"somebody"))
     assert neighbour.up
     assert world.counters.link_garbage == 0
+
+
+def test_a_question_has_one_answer_from_the_broker_that_was_asked_or_none_in_time() -> None:
+    world = lone()
+    neighbour = Neighbour(world, 101)
+    neighbour.child()
+    known(world, neighbour)
+    world.advance(1)
+    questions, found = world.node.cluster.admin_questions, list[Answer]()
+    questions.ask(bid(101), b"first", found.append)
+    world.advance(0)
+    asked = neighbour.routed(ADMIN_QUESTION)[-1]
+    assert asked[4:] == b"first"
+    answer = asked[:4] + encode_answer((200, {"a": 1}))
+    neighbour.send(routed(ADMIN_ANSWER, answer, sender=b"somebody"))
+    assert found == []
+    neighbour.send(routed(ADMIN_ANSWER, answer, answer))
+    assert found == [(200, {"a": 1})]
+    questions.ask(bid(101), b"second", found.append)
+    world.advance(WAIT_S)
+    questions.ask(b"nobody!!", b"third", found.append)
+    assert found[1:] == [SILENT, SILENT]
+    assert encode_answer((200, "x" * MAX_ANSWER)) == encode_answer(TOO_LARGE)
 
 
 def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:

@@ -6,12 +6,14 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.io.api import routes, schemas
+from mqttree.broker.io.api import clients, routes, schemas
 from mqttree.broker.io.api.event_stream import encode
 from mqttree.broker.io.api.openapi import document
 from mqttree.broker.io.api.routes import ROUTES, RequestError, find, read_query
@@ -154,6 +156,45 @@ def test_all_pages_together_have_every_row_once_in_order(keys: list[str], limit:
         assert len(rows) <= limit
     assert found == sorted(keys)
     assert pages == max(1, -(-len(keys) // limit))
+
+
+@given(
+    theirs=st.dictionaries(
+        st.binary(min_size=1, max_size=1),
+        st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), unique=True),
+        max_size=4,
+    ),
+    limit=st.integers(1, 10),
+)
+def test_pages_of_several_brokers_have_every_client_once_in_order(
+    theirs: dict[bytes, list[str]], limit: int
+) -> None:
+    """Whatever part of its clients each broker names at a time."""
+    config = SimpleNamespace(id=b"own")
+    parts: Any = SimpleNamespace(
+        node=SimpleNamespace(config=config, sessions={}), database=SimpleNamespace(listings={})
+    )
+    found: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        answers = {}
+        for number, (broker, names) in enumerate(theirs.items(), 1):
+            own: Page[dict[str, Any]] = Page(number, after)
+            for name in names:
+                if own.wants(f"{name}\0{broker.hex()}"):
+                    own.put(f"{name}\0{broker.hex()}", {"id": name})
+            rows, following = own.rows()
+            answers[broker] = 200, {"clients": rows, "total": own.total, "next": following}
+        page: Page[dict[str, Any]] = Page(limit, after)
+        answered = clients.Answered(answers, clients.LastKnown())
+        for _ in clients.search(
+            parts, page, answered, {"search": "", "state": "all", "broker": ""}
+        ):
+            pass
+        shown, after = answered.cut(*page.rows())
+        found += [f"{row['id']}\0{row['broker']}" for row in shown]
+        assert page.total == sum(map(len, theirs.values()))
+    assert found == sorted(f"{name}\0{b.hex()}" for b, names in theirs.items() for name in names)
 
 
 def pieces(number: int, done: list[int]) -> Iterator[None]:
