@@ -252,6 +252,13 @@ class ConnectHandshake(Owner):
             except StopIteration:
                 self.end()
 
+    @property
+    def goes_on_without_peer(self) -> bool:
+        """Whether the steps go on when the peer has gone: it sent packets behind CONNECT, or
+        CONNECT itself waits for those of its older connection. Another client has given up, and its
+        session stays where it is."""
+        return self.conn.unhandled > 0 or self.waits_for is Wait.OLD_CONNECTION
+
     def end(self) -> None:
         """Let go of the steps, which refer to this object: the CONNECT was accepted or refused, or
         the connection is gone."""
@@ -535,11 +542,24 @@ class ConnectHandshake(Owner):
             node, connect.username, self.conn.listener, proven=self.authentication is not None
         )
         old = node.sessions.get(connect.client_id)
+        if self.conn.ended and old is not None and self._is_overtaken(old):
+            return False
         if old is not None and not belongs(node, old, self.owner):
             if not abandoned(node, old):
                 self.turn_away_other_user()
                 return False
             node.end_session(old, self.conn)  # another user must not get its queue
+        return True
+
+    def _is_overtaken(self, session: Session) -> bool:
+        """Close a connection whose peer has gone if a newer one of the same client was let in while
+        this one waited for an answer: it must not close that."""
+        newer = session.conn
+        if newer is None or newer.last_heard <= self.conn.last_heard:
+            return False
+        self.node.counters.takeover_unread += 1
+        self.conn.close()
+        self.node.connection_registry.forget(self.conn)
         return True
 
     def _check_new_session(self, connect: Connect) -> bool:

@@ -383,11 +383,6 @@ class Connection:
             self.backlog_bytes = 0
 
     @property
-    def unread(self) -> int:
-        """Bytes that have come and are not handled."""
-        return self._have if self._parts else 0
-
-    @property
     def mid_packet(self) -> bool:
         """True while part of a packet has come and the rest is on its way."""
         return bool(self._parts)

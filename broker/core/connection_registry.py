@@ -9,7 +9,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import TimerWheel
 from mqttree.broker.core import unsent
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.connect import ConnectHandshake, Wait
+from mqttree.broker.core.connect import ConnectHandshake
 from mqttree.broker.core.connection_states import State
 from mqttree.broker.core.core_broker import CoreBroker
 
@@ -59,7 +59,7 @@ class ConnectionRegistry:
         self._greet = handshake
         self.connections: dict[Connection, None] = {}
         self.ended = 0
-        """Connections whose peer has gone and whose last packets wait for plugins."""
+        """Connections whose peer has gone and whose last packets wait for an answer."""
         self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
             broker.timers.schedule, self._check_handshake, broker.turns.full
         )
@@ -111,8 +111,9 @@ class ConnectionRegistry:
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
         """Note that `conn` is closed, by whomever; harmless when repeated.
 
-        A client may publish, disconnect and be gone while a plugin is still asked about its first
-        message. What it sent counts all the same, its DISCONNECT above all (MQTT-3.14.4-3).
+        A client may connect, publish, disconnect and be gone while its password is being checked or
+        a plugin is asked about its first message. What it sent counts all the same, its DISCONNECT
+        above all (MQTT-3.14.4-3).
 
         `reason`: for the log; `now`: s.
         """
@@ -120,10 +121,7 @@ class ConnectionRegistry:
             conn.state in (State.WAITING, State.WAITING_HELD)
             and (
                 isinstance(conn.owner, Client)
-                or (
-                    isinstance(conn.owner, ConnectHandshake)
-                    and conn.owner.waits_for is Wait.OLD_CONNECTION
-                )
+                or (isinstance(conn.owner, ConnectHandshake) and conn.owner.goes_on_without_peer)
             )
             and self.ended < self._broker.limits.max_ended
         ):

@@ -48,9 +48,10 @@ class CoreLimits(AuthLimits, kw_only=True):
     more."""
 
     max_ended: int = 1_000
-    """clients that have gone while a plugin is asked about what they sent, which still counts. Of
-    more at a time, the rest of their packets is dropped with the connection: slow plugins and
-    clients that come and go must not fill the memory."""
+    """clients that have gone while an answer about what they sent is awaited (a password check, a
+    session from another broker, a plugin); it still counts. Of more at a time, the rest of their
+    packets is dropped with the connection: slow answers and clients that come and go must not fill
+    the memory."""
 
     password_checks: int = 1000
     """clients whose password waits to be checked, at 20 ms each: a client that comes then would

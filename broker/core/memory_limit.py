@@ -282,7 +282,7 @@ class MemoryLimit:
             steps -= 1
             if conn.closed:
                 continue
-            size = conn.backlog_bytes + conn.unread
+            size = conn.backlog_bytes + conn.unhandled
             if isinstance(conn.owner, Client):
                 size += client_memory(conn.owner)
                 self._connections_sum += size

@@ -46,6 +46,7 @@ class AuthService:
         self._pool: ThreadPoolExecutor | None = None
         self._secret = os.urandom(32)
         self._right: set[bytes] = set()
+        self._checks: dict[bytes, asyncio.Future[bool]] = {}
         self.users: Users | None = None
         self.access: Access | None = None
         self.take(*self.read(settings))
@@ -89,7 +90,9 @@ class AuthService:
         return self.users.verifier(name) if self.users is not None else None
 
     async def verify(self, username: str, password: bytes) -> bool:
-        """Return whether a password is right. One that was right lately is not computed again."""
+        """Return whether a password is right. One that was right lately, or is being checked, is
+        not computed again: who asks first hears first, as a client that has connected twice
+        must."""
         users = self.users
         if users is None:
             return False
@@ -97,11 +100,15 @@ class AuthService:
         digest = hmac.digest(self._secret, len(name).to_bytes(4, "big") + name + password, "sha256")
         if digest in self._right:
             return True
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(WORKERS, "passwords")
-        right = await asyncio.get_running_loop().run_in_executor(
-            self._pool, users.verify, username, password
-        )
+        check = self._checks.get(digest)
+        if check is None:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(WORKERS, "passwords")
+            check = self._checks[digest] = asyncio.get_running_loop().run_in_executor(
+                self._pool, users.verify, username, password
+            )
+            check.add_done_callback(lambda _: self._checks.pop(digest, None))
+        right = await check
         if right and self.users is users:
             if len(self._right) >= self._limits.passwords_known:
                 self._right.clear()

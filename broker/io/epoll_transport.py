@@ -271,7 +271,7 @@ class EpollTransport:
         driver run."""
         node = self.driver.node
         now = self.driver.time()
-        if self.driver.went_on(now) and has_left(stream.number):
+        if node.federated and self.driver.went_on(now) and has_left(stream.number):
             # Its client may have connected elsewhere since: this older CONNECT would take the
             # session back.
             self.driver.counters.connections_abandoned += 1
@@ -400,7 +400,9 @@ class EpollStream:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
-                self._end(error.strerror or str(error))
+                # What a client sent before it went is still read, and then its end.
+                if not isinstance(error, ConnectionError) or self.conn.link is not None:
+                    self._end(error.strerror or str(error))
                 return
             if sent == len(data):
                 return

@@ -64,6 +64,7 @@ class StreamProtocol(asyncio.Protocol):
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(HIGH_WATER)
+        keep_end_behind_bytes(transport)
         if self._on_open is not None and not self._on_open(self):
             transport.abort()
             return
@@ -204,6 +205,13 @@ class Lingering(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Tell the node that there is room again."""
         self._of.resume_writing()
+
+
+def keep_end_behind_bytes(transport: asyncio.Transport) -> None:
+    """Have a TLS transport read nothing ahead while it is paused: at the end of the stream uvloop
+    drops what it has read and not handed over."""
+    if transport.get_extra_info("ssl_object") is not None:
+        transport.set_read_buffer_limits(1, 0)  # type: ignore[attr-defined]
 
 
 def kernel_holds(transport: asyncio.Transport) -> bool:

@@ -26,7 +26,7 @@ from mqttree.broker.io.epoll_transport import HIGH_WATER
 from mqttree.broker.io.listeners import Places
 from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.proxy_protocol import ProxyHeader
-from mqttree.broker.io.stream_protocol import describe, kernel_holds
+from mqttree.broker.io.stream_protocol import describe, keep_end_behind_bytes, kernel_holds
 from mqttree.broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
@@ -118,6 +118,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Wait for the upgrade request."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(HIGH_WATER)
+        keep_end_behind_bytes(self.transport)
         self._later(HANDSHAKE_TIMEOUT, self._no_upgrade)
 
     def data_received(self, data: bytes) -> None:

@@ -7,6 +7,7 @@ show the new CONNECT first.
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from mqttree.bench.lab.ports import free_ports
+from mqttree.broker.auth.users_file import entries
 from mqttree.broker.wire import Connack, Connect, Disconnect, Packet, Publish
 from mqttree.broker.wire.packets import Puback, Pubrec, Pubrel, Will
 from mqttree.broker.wire.properties import Property
@@ -50,6 +52,10 @@ class Ways:
             if transport in ("tls", "wss")
             else None
         )
+        if transport == "tls":
+            # Without tickets behind the handshake: a client that does not read them resets the
+            # connection when it closes, and its system drops what is not sent yet.
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
         if transport == "unix":
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(str(self.path))
@@ -113,6 +119,11 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
             CONFIG.format(port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder)
             + unix
         )
+        names = [f"{transport}{n}" for transport in TRANSPORTS for n in range(ROUNDS)]
+        users = [line for name in names for line in entries(name, "right", os.urandom)]
+        (folder / "users").write_text("\n".join(users))
+        with config.open("a") as file:
+            file.write(f"access:\n  users: {folder}/users\n  anonymous: yes\n")
         broker.start().up()
         yield Ways(Served(broker, ports, ca), folder)
 
@@ -179,6 +190,27 @@ def test_messages_sent_before_a_reconnection_are_delivered(
         found = [(m.topic, m.payload) for m in subscriber.messages if m.topic != f"{name}/end"]
         assert [m for m in found if m[0] != f"{name}/will"] == expected
         assert found == expected, "a will in spite of DISCONNECT"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_messages_of_a_client_that_is_gone_before_its_password_is_checked_are_delivered(
+    ways: Ways, transport: str
+) -> None:
+    """They are more than is read before the answer."""
+    with clients() as make:
+        subscriber: Client = make(ways.served.port, client_id=f"reads-{transport}")
+        subscriber.subscribe(f"{transport}/#", 2)
+        for number in range(ROUNDS):
+            user = f"{transport}{number}"
+            wire = ways.open(transport, 4)
+            wire.send(
+                Connect("MQTT", 4, True, 60, user, user, b"right"),
+                *(Publish(f"{transport}/{number}/{n}", bytes(5_000)) for n in range(BURST)),
+                Publish(f"{transport}/{number}/end", b"", 1, packet_id=1),
+                Disconnect(),
+            )
+            wire.close()
+        until(lambda: len(subscriber.messages) == ROUNDS * (BURST + 1), "all messages")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

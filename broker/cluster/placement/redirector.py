@@ -198,7 +198,8 @@ class Redirector:
             host.now = at
             host.timers.cancel(late)
             if self.table.awaits(client, number):
-                if conn.closed or conn.closing:
+                if conn.closed or conn.closing or conn.ended:
+                    where = ""
                     self.table.step(client, Input.GONE, at)
                 elif where and not self.quiet and self._note_host(newcomer, interest, at):
                     self.table.step(client, Input.PAYS, at)

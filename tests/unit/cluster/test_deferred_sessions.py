@@ -10,7 +10,14 @@ from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_I
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Pingreq, Property, Subscribe, SubscriptionRequest
+from mqttree.broker.wire import (
+    Disconnect,
+    Pingreq,
+    Property,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+)
 from tests.kit.link_harness import Neighbour, bid, listing_changes, lone
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
@@ -162,6 +169,21 @@ def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_c
     assert comes.conn.waiting
     comes.send(Pingreq())
     assert not comes.take() and not comes.closed
+
+
+def test_a_client_need_not_stay_until_it_is_admitted() -> None:
+    world = lone(routing="topic", link_timeout=10_000.0)
+    reader = world.connect("r")
+    reader.subscribe("x")
+    barrier = world.node.cluster.barrier
+    barrier._searching = lambda now: True
+    barrier._admits_until = barrier._begins_until = world.now + ADMITS
+    comes = world.open()
+    comes.send(connect_packet("c", clean=False), Publish("x", b"1"), Disconnect())
+    comes.vanish()
+    assert not reader.take()
+    world.advance(ADMITS + 0.1)
+    assert reader.payloads() == [b"1"]
 
 
 def test_a_broker_that_is_lost_while_they_are_looked_at() -> None:

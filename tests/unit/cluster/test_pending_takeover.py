@@ -30,7 +30,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, Property, Publish
+from mqttree.broker.wire import Connack, Disconnect, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
 from tests.kit.link_harness import Neighbour, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
@@ -83,6 +83,11 @@ class Taking:
 
     def finish(self) -> list[bytes]:
         """Let it come to an end; returns the payloads that the client gets."""
+        self.finish_without_client()
+        return payloads(self.client)
+
+    def finish_without_client(self) -> None:
+        """Let it come to an end."""
         while self.pull.state is not State.CLOSING:
             self.step()
             assert self.steps < 1000
@@ -95,7 +100,6 @@ class Taking:
         self.say(SESSION_ANSWER, ENDED)
         for _ in range(100):
             self.step()
-        return payloads(self.client)
 
 
 def payloads(client: FakeClient) -> list[bytes]:
@@ -171,6 +175,18 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
     assert "k" not in taking.world.node.sessions
     assert "k" not in taking.world.node.cluster.takeover._pending
     assert subscribed(taking.world) == 0
+
+
+def test_a_client_need_not_stay_until_its_session_comes() -> None:
+    taking = half_taken()
+    reader = taking.world.connect("r")
+    reader.subscribe("x")
+    taking.client.send(Publish("x", b"1"), Disconnect())
+    taking.client.vanish()
+    taking.finish_without_client()
+    assert reader.payloads() == [b"1"]
+    assert set(taking.world.session("k").subscriptions) == set(AMONG)
+    assert taking.world.node.connection_registry.ended == 0
 
 
 def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:

@@ -443,6 +443,44 @@ def test_packets_that_a_client_sent_before_it_went_count(version: int, polite: b
     assert world.node.connection_registry.ended == 0
 
 
+@ALL
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_client_need_not_stay_until_its_password_is_checked(version: int, qos: int) -> None:
+    """CONNECT, PUBLISH, DISCONNECT and the end of the connection come at once."""
+    world = World(hooks=Hooks(authenticate=True))
+    reader = world.open(version)
+    reader.send(connect_packet("r", version), Subscribe(1, [SubscriptionRequest("t", 0)]))
+    world.answer(Authenticate, True)
+    reader.take()
+    message = Publish("t", b"x", qos, packet_id=1 if qos else None)
+    for allowed in (True, False):
+        writer = world.open(version)
+        writer.send(connect_packet("w", version), message, Disconnect())
+        writer.vanish()
+        world.answer(Authenticate, allowed)
+        world.advance(1)
+        assert reader.payloads() == [b"x"] * allowed
+        assert writer.closed
+    assert set(world.node.sessions) == {"r"}
+    assert world.node.connection_registry.ended == world.node.checking == 0
+
+
+def test_a_client_that_went_closes_no_newer_connection_of_its_own() -> None:
+    """The plugin answers about the older one last."""
+    world = World(hooks=Hooks(authenticate=True))
+    old, new = world.open(), world.open()
+    old.send(connect_packet("c"), Publish("t", b"1"))
+    old.vanish()
+    world.now += 0.01
+    new.send(connect_packet("c"))
+    first, second = [e for e in world.effects if isinstance(e, Authenticate)]
+    for effect in (second, first):
+        world.node.answer(effect, True, world.now)
+        world.settle()
+    assert old.closed and not new.closed
+    assert world.counters.takeover_unread == 1
+
+
 def test_exactly_once_also_when_the_client_repeats_what_it_sent_before_it_went() -> None:
     world = World(hooks=Hooks(topics=True))
     client = world.connect("a", 4, clean=False)

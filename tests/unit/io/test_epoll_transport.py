@@ -120,6 +120,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.paused = 0
+        self.federated = True
         self.large_message = False
         self.limits = DEFAULTS
         self.counters = Counters()
@@ -350,12 +351,16 @@ def test_clients_that_left_are_handled_before_lost_links(
     assert heard == [True, True]
 
 
-@pytest.mark.parametrize(("late", "leaves"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("late", "leaves", "others"),
+    [(True, True, True), (True, False, True), (False, True, True), (True, True, False)],
+)
 def test_a_client_that_gave_up_before_accept_is_not_read(
-    scene: Scene, late: bool, leaves: bool
+    scene: Scene, late: bool, leaves: bool, others: bool
 ) -> None:
-    """While the broker was stopped his client has gone elsewhere: his CONNECT would take the
+    """While the broker was stopped his client has gone to another one: his CONNECT would take the
     session back from there."""
+    scene.node.federated = others
     scene.driver.time = lambda: scene.loop.now
     scene.driver._timer_at = scene.loop.now + 1.0
     scene.driver._timer = cast(asyncio.TimerHandle, Timer(0.0, lambda: None))
@@ -368,8 +373,8 @@ def test_a_client_that_gave_up_before_accept_is_not_read(
     scene.poller.admit(stream)
     scene.turns()
     taken = [conn.received for conn in scene.node.conns]
-    assert taken == ([] if late and leaves else [b"CONNECT"])
-    assert scene.node.counters.connections_abandoned == (late and leaves)
+    assert taken == ([] if late and leaves and others else [b"CONNECT"])
+    assert scene.node.counters.connections_abandoned == (late and leaves and others)
     assert (scene.left == [stream]) == leaves
 
 
@@ -677,7 +682,24 @@ def test_a_write_that_fails_in_a_flush_harms_no_other_connection(scene: Scene) -
     stream.write(b"again")
     stream.close()
     scene.turns()
-    assert gone.lost == ["Broken pipe"]
+    assert len(gone.lost) == 1
+
+
+@pytest.mark.parametrize("link", [None, object()])
+def test_what_a_client_sent_before_it_went_is_read_although_it_takes_no_answer(
+    scene: Scene, link: object
+) -> None:
+    stream, conn, peer = scene.open()
+    conn.link = link
+    stream.pause_reading()
+    peer.send(b"last words")
+    peer.close()
+    stream.write(b"answer")
+    scene.turns()
+    stream.resume_reading()
+    scene.turns()
+    assert conn.received == (b"last words" if link is None else b"")
+    assert conn.lost == ["closed by peer" if link is None else "Broken pipe"]
 
 
 @pytest.mark.parametrize("reading", [True, False])
