@@ -151,6 +151,11 @@ class Membership:
         """Return whether this broker is known."""
         return broker_id in self._table.members
 
+    def heard_since(self, broker_id: bytes, since: float) -> bool:
+        """Return whether a broker has announced itself since then (s)."""
+        member = self._table.members.get(broker_id)
+        return member is not None and member.heard > since
+
     def name_of(self, broker_id: bytes) -> str:
         """Return the name that a broker announced, "" for an unknown one."""
         member = self._table.members.get(broker_id)

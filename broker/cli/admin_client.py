@@ -52,12 +52,24 @@ class AdminPort(NamedTuple):
         """Return the JSON of an answer.
 
         `path`: below `/api/v1`; `query`: its parameters; `timeout`: s for each step. Raises
-        StatusError with one line if there is no good answer.
+        ConfigError if the broker cannot use a parameter, and StatusError if there is no good
+        answer; the text of both is one line.
         """
         status, found, said = self._ask("GET", path, query, timeout)
+        if status == 400:
+            from mqttree.broker.config.yaml_file import ConfigError
+
+            raise ConfigError(said)
         if status != 200:
             raise StatusError(f"{self.where} does not answer {path}: {said}")
         return found
+
+    def delete(self, path: str, timeout: float = 10.0) -> None:
+        """Have something deleted. `path`: below `/api/v1`; `timeout`: s for each step. Raises
+        StatusError with one line if the broker refuses or no answer comes."""
+        status, _, said = self._ask("DELETE", path, None, timeout)
+        if status != 200:
+            raise StatusError(f"{self.where} refuses: {said}")
 
     def post(self, path: str, query: Mapping[str, str | int], timeout: float) -> dict[str, Any]:
         """Begin something, and return the JSON of the answer.

@@ -1,4 +1,4 @@
-"""The commands for operators: `mqttree status | clients | topics | links | top | doctor |
+"""The commands for operators: `mqttree status | clients | topics | links | alarms | top | doctor |
 drain | completion`. Their arguments; what they do is imported when one is asked for."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "clients": ("mqttree.broker.cli.views", "show clients and their queued messages"),
     "topics": ("mqttree.broker.cli.views", "show the busiest topics, or retained messages"),
     "links": ("mqttree.broker.cli.views", "show the links between brokers"),
+    "alarms": ("mqttree.broker.cli.views", "show what needs attention, or dismiss an alarm"),
     "top": ("mqttree.broker.cli.top", "show brokers, topics and alarms, again and again"),
     "doctor": ("mqttree.broker.cli.doctor", "find out why brokers do not see each other"),
     "drain": ("mqttree.broker.cli.drain", "send a broker's clients to other brokers, then stop it"),
@@ -34,6 +35,7 @@ def add_commands(commands: Commands) -> Parser:
         "clients": _add_clients,
         "topics": _add_topics,
         "links": _add_links,
+        "alarms": _add_alarms,
         "top": _add_top,
         "doctor": _add_doctor,
         "drain": _add_drain,
@@ -125,7 +127,7 @@ def _add_topics(parser: Parser) -> None:
         "--retained", action="store_true", help="show retained messages instead of rates"
     )
     parser.add_argument(
-        "--filter", default="#", metavar="FILTER", help="topic filter of retained messages (#)"
+        "--filter", default="#", metavar="FILTER", help="only topics that it matches (#)"
     )
     _add_output(parser)
 
@@ -136,6 +138,16 @@ def _add_links(parser: Parser) -> None:
     )
     parser.add_argument(
         "--topic", metavar="TOPIC", help="only those that messages to this topic take from there"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
+    add_admin(parser)
+
+
+def _add_alarms(parser: Parser) -> None:
+    parser.add_argument(
+        "--dismiss",
+        metavar="NAME",
+        help="forget, at all brokers, that this broker is gone (its name or id)",
     )
     parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
     add_admin(parser)

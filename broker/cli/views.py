@@ -1,4 +1,4 @@
-"""`mqttree clients | topics | links`: what `/api/v1` of a broker says, as tables or as JSON."""
+"""`mqttree clients | topics | links | alarms`: what `/api/v1` says, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqttree.broker.base.log_format import json_text
-from mqttree.broker.cli.admin_client import AdminPort, StatusError, admin_port
+from mqttree.broker.cli.admin_client import AdminPort, admin_port
 from mqttree.broker.cli.table import table
+from mqttree.broker.config.yaml_file import ConfigError
 
 Answer = dict[str, Any]
 """What a request of `/api/v1` returned."""
@@ -66,7 +67,8 @@ def topics(arguments: argparse.Namespace) -> int:
         more = _more(found, "retained")
         return _print_table(("TOPIC", "QOS", "BYTES", "EXPIRES IN S"), rows, more)
     # There are no more rows with a rate than one page has.
-    found = port.get("/topics", {"search": arguments.text, "limit": min(arguments.limit, 1000)})
+    query = {"filter": arguments.filter, "search": arguments.text}
+    found = port.get("/topics", {**query, "limit": min(arguments.limit, 1000)})
     if arguments.json:
         return _print_json(found)
     rows = [[row["topic"], row["per_s"], row["receivers"]] for row in found["topics"]]
@@ -97,6 +99,21 @@ def links(arguments: argparse.Namespace) -> int:
         *RATE_HEAD,
     )
     return _print_table(head, rows, 0)
+
+
+def alarms(arguments: argparse.Namespace) -> int:
+    """Show what needs attention, or dismiss the alarm of a broker that is gone; return the exit
+    code. Raises ConfigError and StatusError."""
+    port = admin_port(arguments)
+    found = port.get("/alarms")
+    if arguments.dismiss is not None:
+        gone = {each["id"]: each["name"] for each in found["alarms"] if each["id"] is not None}
+        port.delete(f"/alarms/{broker_named(gone, arguments.dismiss)}")
+        return 0
+    if arguments.json:
+        return _print_json(found)
+    _write("\n".join(f"{each['level']}: {each['text']}" for each in found["alarms"]) or "no alarms")
+    return 0
 
 
 RATES = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
@@ -141,13 +158,13 @@ def _names(port: AdminPort) -> dict[str, str]:
 
 def broker_named(names: Mapping[str, str], text: str) -> str:
     """Return the id of the broker with this name or id; `names`: of all brokers, by their ids.
-    Raises StatusError if there is none, or more than one."""
+    Raises ConfigError if there is none, or more than one."""
     found = [broker for broker, name in names.items() if text in (name, broker)]
     if len(found) == 1:
         return found[0]
     if found:
-        raise StatusError(f"{len(found)} brokers have the name {text!r}; say which by its id")
-    raise StatusError(f"no broker has the name or id {text!r}")
+        raise ConfigError(f"{len(found)} brokers have the name {text!r}; say which by its id")
+    raise ConfigError(f"no broker has the name or id {text!r}")
 
 
 def _more(found: Answer, name: str) -> int:

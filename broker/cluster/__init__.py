@@ -14,7 +14,7 @@ what, `agenda` when something is due.
 * `sessions` moves a client's session to the broker to which the client connects, and merges two.
 * `link_registry` knows the links, and how each begins and ends.
 * `topology` carries out what discovery and the spanning tree decide, `id_conflict` finds a second
-  broker with the same id.
+  broker with the same id, `gone_brokers` raises an alarm for one that ended without a goodbye.
 * `retained_sync` and `retained_comparison` keep retained messages equal at all brokers, `drain`
   empties a broker that is about to stop, `state_view` is the cluster as JSON.
 * `ports` has the Protocols that several of these packages use.

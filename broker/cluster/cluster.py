@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.cluster.composition import ClusterParts, FederatedBroker
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING
 from mqttree.broker.cluster.event_order import event_order
 from mqttree.broker.core.effects import Dial
 
@@ -114,6 +115,7 @@ class Cluster(ClusterParts):
         self.acks.tick(now)
         self.absent_members.tick(now)
         self.tail_offers.tick(now)
+        self.gone_brokers.tick(now)
         self.replay_log.forget_old(now)
         self.delivered_ranges.forget_paid()
         self.forwarder.sweep(now)
@@ -128,6 +130,7 @@ class Cluster(ClusterParts):
 
     def leave(self, now: float) -> None:
         """Tell all members and neighbours that this broker stops; the driver then closes."""
+        self.directory.post_now(DRAINING, b"1")
         self.topology.leave(now)
         self.assignments.leave()
         self.agenda.settle(now)

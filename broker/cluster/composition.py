@@ -38,7 +38,7 @@ from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
 from mqttree.broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
 from mqttree.broker.cluster.directory.link_state_directory import (
     CLIENTS_AT,
-    STATE,
+    NAME,
     LinkStateDirectory,
 )
 from mqttree.broker.cluster.directory.questions import ADMIN_ANSWER, ADMIN_QUESTION, Questions
@@ -49,6 +49,7 @@ from mqttree.broker.cluster.events import (
     LinkDrained,
     LinkUp,
 )
+from mqttree.broker.cluster.gone_brokers import GoneBrokers
 from mqttree.broker.cluster.id_conflict import IdConflict
 from mqttree.broker.cluster.link.link import Handler, Link
 from mqttree.broker.cluster.link_registry import LinkRegistry
@@ -180,7 +181,8 @@ class ClusterParts:
             comparison=self.retained_comparison,
         )
         self._build_links(node)
-        self.directory.post(STATE + b"name", config.name.encode())
+        self.gone_brokers: GoneBrokers = GoneBrokers(node, self.directory, self.clock)
+        self.directory.post(NAME, config.name.encode())
         if where := config.clients_at():
             self.directory.post(CLIENTS_AT, where.encode())
 

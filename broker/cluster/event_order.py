@@ -35,6 +35,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
         LinkUp: (
             # The members and the tree are known to all subscribers behind this one.
             parts.topology.neighbour_up,
+            parts.gone_brokers.link_up,
             # From now on a neighbour may miss messages.
             parts.begin_log,
             # SUBACK waits for this neighbour, too, before it is sent the wanted filters,
@@ -84,6 +85,8 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             # The tree and the members come last: what they decide finds all that done.
             parts.topology.neighbour_down,
             parts.barrier.links_changed,
+            # Operators hear of it when all is done.
+            parts.gone_brokers.link_down,
         ),
     }
 
@@ -103,6 +106,7 @@ def member_event_order(parts: ClusterParts) -> EventOrder:
             # The filters of the broker are noted while its entries are still there, and the
             # number from which on its copy of the log counts, before the log may drop that.
             parts.absent_members.member_gone,
+            parts.gone_brokers.member_gone,
         ),
         RouteChanged: (
             # The other subscribers ask which brokers can be reached.
@@ -130,5 +134,6 @@ def member_event_order(parts: ClusterParts) -> EventOrder:
             parts.session_replay.route_changed,
             # Where clients should connect is of no concern to messages.
             parts.placement.route_changed,
+            parts.gone_brokers.route_changed,
         ),
     }

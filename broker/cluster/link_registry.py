@@ -31,6 +31,9 @@ MAX_LINK_LINES = 20
 """lines about links that come up or go down, for each host and `REPEAT_INTERVAL_S`: some tens of
 brokers may run on one machine."""
 
+SILENT = "silent"
+"""Why a link ends that was not heard for too long."""
+
 SUSPENDED_S = 1.0
 """s; a broker that did not run for so long was stopped itself: the silence of others proves
 nothing."""
@@ -193,7 +196,7 @@ class LinkRegistry:
                     "warning",
                     f"link to {link.title}: silent for {config.link_timeout:g} s; closed",
                 )
-                link.conn.abort("silent")
+                link.conn.abort(SILENT)
                 continue
             if link.mid_packet and link.conn.last_heard + config.hello > now:
                 host.on_link_alive(link, now)  # its BPDUs are queued behind a large packet

@@ -4,10 +4,12 @@ data."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 from mqttree.broker.base.broker_key import SEED_BYTES, BrokerKey, make_key
 from mqttree.broker.base.record import Record
@@ -18,6 +20,8 @@ MAX_BOOT = (1 << 32) - 1
 
 # Bytes read of a file that holds one short line.
 _MAX_FILE = 160
+
+_MAX_ALARMS = 1 << 20
 
 
 class BrokerIdentity(Record):
@@ -94,6 +98,21 @@ class DataDir:
         self._write("boot", str(boot))
         return BrokerIdentity(key.id, boot, key)
 
+    def alarms(self) -> list[Any]:
+        """Return the alarms of brokers that are gone, as `keep_alarms` wrote them. Raises
+        ConfigError for a file that cannot be used."""
+        try:
+            found = json.loads(self._read("alarms", _MAX_ALARMS) or b"[]")
+        except ValueError:
+            found = None
+        if not isinstance(found, list):
+            raise ConfigError(f"{self.path / 'alarms'}: not a list in JSON")
+        return found
+
+    def keep_alarms(self, alarms: list[dict[str, Any]]) -> None:
+        """Write alarms for the next start. Raises ConfigError."""
+        self._write("alarms", json.dumps(alarms), sync=False)
+
     def _key(self, new: bool, rng: random.Random) -> BrokerKey:
         """Return the key kept here. If there is none, that of a `new` broker is made by `rng`."""
         raw, path = self._read("broker-key"), self.path / "broker-key"
@@ -111,28 +130,31 @@ class DataDir:
         both = bytes.fromhex(raw.decode().strip())
         return BrokerKey(both[:SEED_BYTES], both[SEED_BYTES:])
 
-    def _read(self, name: str) -> bytes | None:
+    def _read(self, name: str, most: int = _MAX_FILE) -> bytes | None:
         path = self.path / name
         try:
             with path.open("rb") as stream:
-                return stream.read(_MAX_FILE)
+                return stream.read(most)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from None
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str, *, sync: bool = True) -> None:
         """Replace a file as a whole: after a crash there is the old text or the new one, never half
-        of it."""
+        of it. `sync`: it is on the disk when this returns."""
         path, fresh = self.path / name, self.path / f".{name}.new"
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.write(descriptor, f"{text}\n".encode())
-                os.fsync(descriptor)
+                if sync:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             fresh.replace(path)
+            if not sync:
+                return
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(folder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.directory.link_state_directory import DRAINING, STATE
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING, NAME, STATE
 
 if TYPE_CHECKING:
     from mqttree.broker.node import Node
@@ -66,5 +66,5 @@ class LegTurns:
 
     def title(self, broker_id: bytes) -> str:
         """Return how a broker is called in log lines."""
-        name = self._directory.database.entry(broker_id, STATE + b"name") or b""
+        name = self._directory.database.entry(broker_id, NAME) or b""
         return f"{name.decode(errors='replace')} ({broker_id.hex()})".strip()

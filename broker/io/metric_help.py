@@ -205,6 +205,7 @@ GAUGE_HELP = {
     "links_up": "Links to other brokers that are up.",
     "links_forwarding": "Links of the tree that messages take.",
     "members": "Other brokers known.",
+    "brokers_gone": "Brokers that ended without a goodbye and are not back.",
     "root": "1 if this broker is the root of the tree, else 0.",
     "epoch": "Epoch of the tree: it rises with each change of the tree.",
     "capability": "Capability of this broker; the highest one becomes the root.",

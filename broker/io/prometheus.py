@@ -89,6 +89,7 @@ def metrics(
     gauge("links_up", len(up))
     gauge("links_forwarding", len(node.forwarding))
     gauge("members", len(membership.members(node.now)))
+    gauge("brokers_gone", len(cluster.gone_brokers.alarms()))
     gauge("root", 1 if tree.is_root else 0)
     gauge("epoch", tree.epoch)
     gauge("capability", tree.capability)

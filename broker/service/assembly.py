@@ -13,6 +13,7 @@ from typing import Any
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.machine import default_memory_limit, files_for_clients
+from mqttree.broker.cluster.gone_brokers import GoneBrokers
 from mqttree.broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
 from mqttree.broker.config.listener_model import link_bind
 from mqttree.broker.config.listener_section import read_listeners
@@ -117,7 +118,27 @@ class Assembly:
             # Any error of a plugin or listener is one line.
             log.debug("cannot start", exc_info=True)
             raise self._explain(error) from None
+        if self._folder is not None:
+            self._restore_alarms(self._folder, broker.node.cluster.gone_brokers)
         return broker
+
+    def _restore_alarms(self, folder: DataDir, gone_brokers: GoneBrokers) -> None:
+        """Raise the alarms again that there were when this broker ended, and keep them from now
+        on."""
+
+        def keep(alarms: list[dict[str, Any]]) -> None:
+            try:
+                folder.keep_alarms(alarms)
+            except ConfigError as error:
+                log.warning("alarms are not kept: %s", error)
+
+        try:
+            gone_brokers.restore(folder.alarms())
+        except ConfigError as error:
+            log.warning("alarms are lost: %s", error)
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+            log.warning("alarms are lost: %s has something else", folder.path / "alarms")
+        gone_brokers.keep = keep
 
     def _make(self, auth_service: AuthService) -> BrokerService:
         """Return the broker, not started: amqtt's if the configuration has keys of amqtt."""

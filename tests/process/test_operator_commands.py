@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +244,34 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], line: str) -> N
 def test_a_broker_that_does_not_exist_is_one_line(three: list[Broker]) -> None:
     found = mqttree("clients", "--broker", "nowhere", *at(three[0]))
     assert (found.returncode, found.stderr) == (
-        1,
+        2,
         "mqttree: no broker has the name or id 'nowhere'\n",
     )
+
+
+def test_a_broker_that_is_killed_is_an_alarm_until_it_is_dismissed(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        one, two, dead = (cluster.add() for _ in range(3))
+        cluster.settle()
+        assert shown(one, "alarms") == ["no alarms"]
+        dead.kill()
+        [line] = until(lambda: [x for x in shown(one, "alarms") if "is gone" in x], "an alarm")
+        assert re.fullmatch(r"error: b2 is gone since \d\d:\d\d \(crash seen by b0, b1\)", line), (
+            line
+        )
+        assert line.removeprefix("error: ") in one.log()
+        [alarm] = as_json(one, "alarms")["alarms"]
+        assert (alarm["name"], alarm["ended"], alarm["seen_by"]) == ("b2", "crash", ["b0", "b1"])
+        # It is there again after a restart, at once.
+        one.kill()
+        one.start().up()
+        assert line in shown(one, "alarms")
+        refused = mqttree("alarms", "--dismiss", "b7", *at(one))
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            "mqttree: no broker has the name or id 'b7'\n",
+        )
+        until(lambda: len(shown(two, "alarms")) == 1, "the restarted broker")
+        assert mqttree("alarms", "--dismiss", "b2", *at(one)).returncode == 0
+        for broker in (one, two):
+            until(lambda broker=broker: shown(broker, "alarms") == ["no alarms"], "no alarms")

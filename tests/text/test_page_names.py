@@ -98,6 +98,7 @@ def known_words() -> set[str]:
     )
     placed = (
         "broker/io/api/topics.py",
+        "broker/cluster/gone_brokers.py",
         "placement/question.py",
         "placement/controller.py",
         "broker/cluster/placement/decider.py",

@@ -224,6 +224,7 @@ PACES: dict[str, Any] = {
     "settings.clock_window": 60.0,
     "mqttree.broker.cluster.agenda.TIMER_DELAY": 0.1,
     "mqttree.broker.cluster.delivery.forwarder.QUIET_S": 1800.0,
+    "mqttree.broker.cluster.gone_brokers.GRACE_S": 5.0,
     "mqttree.broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
     "mqttree.broker.cluster.delivery.history.FETCH_TIME": 0.5,
     "mqttree.broker.cluster.delivery.tail_offers.PAUSE": 0.005,

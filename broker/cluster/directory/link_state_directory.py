@@ -48,11 +48,14 @@ EVERYTHING = b"#"
 WANTS_EVERYTHING = INTEREST + EVERYTHING
 """Key of the entry of such a broker."""
 
+NAME = STATE + b"name"
+"""Key of the entry with a broker's name."""
+
 CLIENTS_AT = STATE + b"clients"
 """Key of the entry that says where a broker's clients connect."""
 
 DRAINING = STATE + b"draining"
-"""Key of the entry of a broker that drains."""
+"""Key of the entry of a broker that drains or stops."""
 
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
@@ -134,6 +137,11 @@ class LinkStateDirectory:
             raise ValueError("too many sessions and shared subscriptions for a listing")
         self.database.post(key, value)
         self._hurry()
+
+    def post_now(self, key: bytes, value: bytes) -> None:
+        """Put a last entry into this broker's listing, which does not wait for others."""
+        self.post(key, value)
+        self._tell_at = self._node.now
 
     def withdraw(self, key: bytes) -> None:
         """Take an entry out of this broker's listing."""

@@ -10,8 +10,8 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     CLIENTS_AT,
     DRAINING,
     LINK,
+    NAME,
     ROUTING,
-    STATE,
 )
 from mqttree.broker.cluster.placement.traffic_entry import (
     COUNTS,
@@ -23,9 +23,6 @@ from mqttree.broker.cluster.placement.traffic_entry import (
 if TYPE_CHECKING:
     from mqttree.broker.io.api.parts import Parts
     from mqttree.routing.listing import Listing
-
-NAME = STATE + b"name"
-"""Key of the entry with a broker's name."""
 
 TRAFFIC_OF_LINK = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
 """Keys of a link that only its ends know."""

@@ -224,16 +224,26 @@ class Monitor:
             "rows": list(self.rows),
         }
 
-    def alarms(self) -> list[dict[str, str]]:
+    def alarms(self) -> list[dict[str, Any]]:
         """Return what needs attention, errors first."""
+        found: list[dict[str, Any]] = [{"text": text} for text in self._errors()]
+        found += self._parts.gone_brokers.alarms()
+        found += [{"level": "warning", "text": text} for text in self._warnings()]
+        return [{**ALARM, **each} for each in found]
+
+    def _errors(self) -> list[str]:
         node, parts, now = self._node, self._parts, self._loop.time()
-        errors, warnings = [], []
+        errors = []
         if not node.journal.healthy:
             errors.append("the journal is not written")
         if parts.id_conflict.refuses_clients:
             errors.append(f"another broker has this one's id: {parts.id_conflict.other}")
         reachable = {listing.id for listing in parts.database.reachable()}
         for broker_id, _, _, alive in parts.membership.members(now):
+            gone = parts.gone_brokers.gone.get(broker_id)
+            if gone is not None:
+                # What it announced before its end says nothing.
+                alive = parts.membership.heard_since(broker_id, gone.at)
             if alive and broker_id not in reachable:
                 errors.append(f"no path leads to {self._name(broker_id)}, which is alive")
         for leg in self._legs():
@@ -241,20 +251,32 @@ class Monitor:
                 errors.append(f"leg {leg['name']} is not up: {leg['state']}")
         if parts.memory.limit and parts.memory.used > 0.8 * parts.memory.limit:
             errors.append("more than 80 % of memory_limit are in use")
-        if node.drain is not None:
-            warnings.append("this broker drains")
+        return errors
+
+    def _warnings(self) -> list[str]:
+        warnings = [] if self._node.drain is None else ["this broker drains"]
         warnings += [
             f"the link to {self._name(peer)} is not up"
-            for peer, link in parts.cluster.links.items()
+            for peer, link in self._parts.cluster.links.items()
             if not link.up
         ]
+        now = self._loop.time()
         for name, (number, at) in self._new_faults.items():
             if now - at < FRESH:
                 warnings.append(f"{FAULTS[name]}: {number:,} within {FRESH:g} s")
-        return [{"level": "error", "text": text} for text in errors] + [
-            {"level": "warning", "text": text} for text in warnings
-        ]
+        return warnings
 
+
+ALARM: Final[Mapping[str, Any]] = {
+    "level": "error",
+    "text": "",
+    "id": None,
+    "name": None,
+    "since": None,
+    "seen_by": [],
+    "ended": None,
+}
+"""An alarm of no broker that is gone; `schemas` says what the keys mean."""
 
 FRESH: Final = 60.0
 """s for which something that was counted is an alarm."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.gone_brokers import GoneBrokers
     from mqttree.broker.cluster.id_conflict import IdConflict
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
@@ -32,6 +33,7 @@ class Parts(NamedTuple):
     memory: MemoryLimit
     retained: RetainedStore
     dispatcher: Dispatcher
+    gone_brokers: GoneBrokers
 
 
 def parts_of(node: Node) -> Parts:
@@ -49,4 +51,5 @@ def parts_of(node: Node) -> Parts:
         node.memory,
         node.retained,
         node.dispatcher,
+        cluster.gone_brokers,
     )

@@ -107,6 +107,13 @@ ROUTES: Final = (
         ),
     ),
     Route("GET", "/alarms", "alarms", "What needs attention", "Alarms", (AT_EACH,)),
+    Route(
+        "DELETE",
+        "/alarms/{alarm}",
+        "dismiss",
+        "Dismisses the alarm of a broker that is gone, at all brokers",
+        "Done",
+    ),
     Route("GET", "/history", "history", "The last hour of a broker", "History", (AT,)),
     Route("GET", "/changes", "changes", "The last changes of the topology", "Changes"),
     Route(
@@ -164,7 +171,7 @@ ROUTES: Final = (
         "topics",
         "The topics that clients of a broker publish to most",
         "TopicPage",
-        (AT, SEARCH, LIMIT),
+        (AT, FILTER, SEARCH, LIMIT),
     ),
     Route(
         "GET",

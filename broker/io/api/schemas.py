@@ -110,6 +110,11 @@ links [[string]]: the ends of each link that they take, the one nearer to the or
     "Alarm": """
 level string: error or warning
 text string: one line
+id string?: of the broker that is gone; DELETE dismisses this alarm
+name string?: of that broker
+since number?: when it went, s since the epoch
+seen_by [string]: names of the brokers that lost a link to it
+ended string?: crash (closed without a goodbye), silence or cut off (no broker here had a link)
 """,
     "Alarms": """
 alarms [Alarm]: errors first

@@ -225,7 +225,10 @@ class Api:
 
     def topics(self, values: Values, asker: Asker) -> None:
         """Answer with the topics that are published to most."""
-        asker.then(200, topics.top_topics(self._parts, values["search"], values["limit"]))
+        asker.then(
+            200,
+            topics.top_topics(self._parts, values["filter"], values["search"], values["limit"]),
+        )
 
     def retained_message(self, values: Values, asker: Asker) -> None:
         """Answer with one retained message."""
@@ -253,6 +256,17 @@ class Api:
         clients.end_session(self._node, values["client"])
         self._wake()
         asker.then(200, {"done": True})
+
+    def dismiss(self, values: Values, asker: Asker) -> None:
+        """Dismiss the alarm of a broker that is gone. Raises RequestError."""
+        self._node.now = self._loop.time()
+        for each in self._parts.gone_brokers.alarms():
+            if each["id"] == values["alarm"]:
+                self._parts.gone_brokers.dismiss(bytes.fromhex(each["id"]))
+                self._wake()
+                asker.then(200, {"done": True})
+                return
+        raise RequestError(404, "no alarm can be dismissed under this id")
 
     def drain(self, values: Values, asker: Asker) -> None:
         """Begin a drain, or end it. Raises RequestError."""

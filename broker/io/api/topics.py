@@ -14,7 +14,7 @@ from mqttree.broker.io.api.routes import RequestError
 from mqttree.broker.io.api.search import AT_ONCE, Page
 from mqttree.broker.wire.errors import WireError
 from mqttree.routing.group_selection import parse_key
-from mqttree.routing.topic_filter import valid_topic_filter
+from mqttree.routing.topic_filter import matches, valid_topic_filter
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.group_table import GroupTable
@@ -27,16 +27,18 @@ MAX_PAYLOAD = 65_536
 """bytes of a payload that are shown."""
 
 
-def top_topics(parts: Parts, text: str, limit: int) -> dict[str, Any]:
-    """Return the topics that clients of this broker publish to most, `limit` at most; `text`: that
-    they contain; `parts`: of this broker. Raises RequestError: they are not counted."""
+def top_topics(parts: Parts, topic_filter: str, text: str, limit: int) -> dict[str, Any]:
+    """Return the topics that clients of this broker publish to most, `limit` at most;
+    `topic_filter`: that matches them; `text`: that they contain; `parts`: of this broker. Raises
+    RequestError: they are not counted, or the filter is invalid."""
     meter, dispatcher = _meter(parts), parts.dispatcher
+    _check(topic_filter)
     wanted = text.casefold()
     counted = meter.topics(TOP)
     found = []
     for topic, rate in counted.top:
         name = topic.decode(errors="replace")
-        if wanted in name.casefold():
+        if wanted in name.casefold() and (topic_filter == "#" or matches(topic_filter, name)):
             found.append((topic, name, rate))
     rows = []
     for topic, name, rate in found[:limit]:
@@ -52,6 +54,11 @@ def top_topics(parts: Parts, text: str, limit: int) -> dict[str, Any]:
         "others": counted.others,
         "others_per_s": round(counted.rest, 4),
     }
+
+
+def _check(topic_filter: str) -> None:
+    if not valid_topic_filter(topic_filter):
+        raise RequestError(400, "filter is no topic filter")
 
 
 def traffic(parts: Parts, most: int, cpu: float) -> dict[str, Any]:
@@ -91,8 +98,7 @@ def retained(
     `parts`: of this broker; `page`: takes them; `topic_filter`: that matches their topics; `text`:
     that these contain; `now`: s. Raises RequestError: it is no filter.
     """
-    if not valid_topic_filter(topic_filter):
-        raise RequestError(400, "filter is no topic filter")
+    _check(topic_filter)
     return _retained(parts.retained, page, topic_filter, text.casefold(), now)
 
 

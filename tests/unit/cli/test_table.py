@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.log_format import printable
-from mqttree.broker.cli.admin_client import StatusError
 from mqttree.broker.cli.operator_commands import _count, _seconds
 from mqttree.broker.cli.table import cut, duration, rate, size, table, width
 from mqttree.broker.cli.top import HEAD, SORTS, Look, draw, sorted_brokers
 from mqttree.broker.cli.views import broker_named
+from mqttree.broker.config.yaml_file import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_a_broker_is_found_by_its_name_or_its_id() -> None:
     names = {"aa": "one", "bb": "two", "cc": "two"}
     assert broker_named(names, "one") == broker_named(names, "aa") == "aa"
     assert broker_named(names, "cc") == "cc"
-    with pytest.raises(StatusError, match="2 brokers have the name 'two'"):
+    with pytest.raises(ConfigError, match="2 brokers have the name 'two'"):
         broker_named(names, "two")
-    with pytest.raises(StatusError, match="no broker has"):
+    with pytest.raises(ConfigError, match="no broker has"):
         broker_named(names, "three")
 
 

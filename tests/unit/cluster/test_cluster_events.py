@@ -23,6 +23,7 @@ from tests.kit.node_harness import World
 ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
         "Topology.neighbour_up",
+        "GoneBrokers.link_up",
         "Cluster.begin_log",
         "SubscriptionBarrier.links_changed",
         "Topic.on_link_open",
@@ -44,10 +45,11 @@ ORDER: dict[type[Event], list[str]] = {
         "LinkStateDirectory.on_link_down",
         "Topology.neighbour_down",
         "SubscriptionBarrier.links_changed",
+        "GoneBrokers.link_down",
     ],
     TopologyChanged: ["Topology.topology_changed", "PlacementService.topology_changed"],
     OriginLost: ["Resync.origin_lost"],
-    MemberGone: ["AbsentMembers.member_gone"],
+    MemberGone: ["AbsentMembers.member_gone", "GoneBrokers.member_gone"],
     RouteChanged: [
         "Topology.route_changed",
         "Topic.on_route_changed",
@@ -63,6 +65,7 @@ ORDER: dict[type[Event], list[str]] = {
         "AbsentMembers.route_changed",
         "SessionReplay.route_changed",
         "PlacementService.route_changed",
+        "GoneBrokers.route_changed",
     ],
 }
 
