@@ -310,6 +310,7 @@ LEG_FLAGS = (
     ("--psk-identity", "NAME", "name of the key that both sides know, instead of certificates"),
     ("--psk-file", "FILE", "file with that key, in hexadecimal digits"),
     ("--marks", "on|off", "mark what goes there, so that it is known if it comes back (on)"),
+    ("--probes", "on|off", "publish probes there, to find rings (on)"),
 )
 """Flags of a leg that take one value."""
 REFUSED_LEG_FLAGS = ("--interest", "--interest-url", "--interest-password-file", "--conflict")

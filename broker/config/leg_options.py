@@ -51,6 +51,7 @@ LEG_OPTIONS = (
     "psk_identity",
     "psk_file",
     "marks",
+    "probes",
     "retain",
 )
 """Keys of a section, and flags."""
@@ -99,6 +100,8 @@ class LegModel:
     """Where its state is published; None: at `mqttree/leg/NAME/state`; "": nowhere."""
     marks: bool = True
     """Whether messages carry the mark of this federation (MQTT 5)."""
+    probes: bool = True
+    """Whether it looks for rings, by messages to `mqttree/probe/`."""
     retain: Retain = Retain.BOTH
     """Which way RETAIN crosses."""
     secret: bytes | None = field(default=None, repr=False)
@@ -225,7 +228,8 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
         key,
         _text(values, "as_user", fail),
         _state_topic(values, fail),
-        _marks(values.get("marks"), fail),
+        _on_or_off(values, "marks", fail),
+        _on_or_off(values, "probes", fail),
         others=tuple(others),
         round_robin=_switch(values, "round_robin", fail),
         max_qos=_whole(values, "max_qos", 0, 2, HIGHEST_QOS, fail),
@@ -359,10 +363,12 @@ def _state_topic(values: Mapping[str, object], fail: Fail) -> str | None:
     return topic
 
 
-def _marks(value: object, fail: Fail) -> bool:
-    """Return whether messages carry marks; YAML takes `on` and `off` for truth values."""
+def _on_or_off(values: Mapping[str, object], option: str, fail: Fail) -> bool:
+    """Return whether an option is on, as it is if it is not given; YAML takes `on` and `off` for
+    truth values."""
+    value = values.get(option)
     if value not in (None, True, False, "on", "off"):
-        fail("marks", f"must be on or off, not {shorten(str(value))}")
+        fail(option, f"must be on or off, not {shorten(str(value))}")
     return value not in (False, "off")
 
 

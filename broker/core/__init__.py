@@ -6,7 +6,7 @@ above it and known to it by the Protocols in `ports` alone; what it offers to th
 nothing has `ports.NullJournal`.
 
 * Bytes come to `connection`, whose owner takes the packets: first `connect` (the handshake), then
-  `client` with `client_packets`, or a link of the cluster. `session_opening`, `connack`,
+  `client` with `client_packets` (of a leg `leg_packets`), or a link of the cluster. `session_opening`, `connack`,
   `predecessor` and `reauthentication` belong to CONNECT and AUTH. `connect` is where a client is
   refused: too many connections, or too many in a second (`connection_rate`).
 * `publish` takes one PUBLISH with all its checks, `publisher` carries it to subscribers here and to

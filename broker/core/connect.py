@@ -16,6 +16,7 @@ from mqttree.broker.core.connack import accepting, keep_alive, refusing
 from mqttree.broker.core.connection import Connection, Owner
 from mqttree.broker.core.delivery_queue import QueueMemory
 from mqttree.broker.core.effects import Authenticate
+from mqttree.broker.core.leg_packets import LegPackets
 from mqttree.broker.core.reason_string import well_formed
 from mqttree.broker.core.session_opening import OpeningHost, open_session
 from mqttree.broker.core.session_owner import (
@@ -643,7 +644,9 @@ class ConnectHandshake(Owner):
             node.dirty.append(conn)
         conn.owner = client
         node.connection_registry.handshake_over(self)
-        conn.max_packet_size = node.config.max_packet_size
+        # What is larger a leg has dropped, under the topic that a message has there.
+        leg = conn.listener == LEG_LISTENER
+        conn.max_packet_size = MAX_PACKET_SIZE if leg else node.config.max_packet_size
         node.client_connected(client, node.now)
         connect.forget()
         node.journal.session_connected(session, present=present)
@@ -651,6 +654,8 @@ class ConnectHandshake(Owner):
             session.redeliver()
 
     def _client_of(self, session: Session, connect: Connect) -> ClientPackets:
+        if self.conn.listener == LEG_LISTENER:
+            return LegPackets(self.node, self.conn, session, connect)
         if connect.bridge:
             return BridgePackets(self.node, self.conn, session, connect)
         return ClientPackets(self.node, self.conn, session, connect)

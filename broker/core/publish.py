@@ -44,7 +44,7 @@ def publish(client: Client, packet: Publish) -> None:
     encoded = b""
     if properties:
         client.node.turns.work += len(properties.get(Property.USER_PROPERTY, ()))
-        topic = _aliased(client, topic, properties.get(Property.TOPIC_ALIAS))
+        topic = aliased(client, topic, properties.get(Property.TOPIC_ALIAS))
         if Property.SUBSCRIPTION_IDENTIFIER in properties:
             raise ProtocolViolation("Subscription Identifier from a client [MQTT-3.3.4-6]")
         expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
@@ -77,7 +77,7 @@ def publish(client: Client, packet: Publish) -> None:
         why = "the payload is not the UTF-8 text that its Payload Format Indicator promises"
         if not packet.qos:
             raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
-        refuse(client, message, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
+        refuse(client, packet.qos, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
         return
     if topic in QUESTIONS and client.version == 5:
         _request(client, message, packet_id, properties or {})
@@ -94,12 +94,20 @@ def _request(client: Client, message: Message, packet_id: int, properties: Prope
     )
     reason = ask(client.session, message, properties)
     if reason >= 0x80:
-        refuse(client, message, packet_id, reason, "a question that is not answered so")
+        refuse(client, message.qos, packet_id, reason, "a question that is not answered so")
     else:
-        _acknowledge(client, message, packet_id)
+        acknowledge(client, message.qos, packet_id)
 
 
-def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
+def aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
+    """Return the topic of a PUBLISH of a `client`, and note that its `alias` (None: it has none)
+    stands for it.
+
+    `topic`: in the packet, b"": the alias says it.
+
+    Raises:
+        ProtocolViolation: an alias that is too high (MQTT-3.3.2-9), or stands for nothing.
+    """
     if alias is None:
         return topic
     if alias == 0 or alias > client.node.config.topic_alias_maximum:
@@ -127,13 +135,13 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
         node.event("broker_message_received", client=client, message=message, packet_id=packet_id)
     if message.topic[:1] == b"$":
         # MQTT-4.7.2
-        refuse(client, message, packet_id, why="topics that begin with $ are the broker's own")
+        refuse(client, message.qos, packet_id, why="topics that begin with $ are the broker's own")
     elif (
         (permissions := client.session.permissions) is not None
         and message.topic not in client.routes
         and not _permitted(client, permissions, message.topic, route)
     ):
-        refuse(client, message, packet_id)
+        refuse(client, message.qos, packet_id)
     elif node.hooks.topics:
         client.conn.wait()
         then = partial(_on_answer, client, message, packet_id)
@@ -170,7 +178,7 @@ def _on_answer(client: Client, message: Message, packet_id: int, allowed: bool, 
             if allowed:
                 take(client, message, packet_id)
             else:
-                refuse(client, message, packet_id)
+                refuse(client, message.qos, packet_id)
         except WireError as error:
             client.fail(error)
     client.conn.resume(now)
@@ -196,16 +204,17 @@ def take(client: Client, message: Message, packet_id: int) -> None:
     """Acknowledge a `message` of a `client` and publish it. `packet_id`: of its PUBLISH, 0 at QoS
     0."""
     node = client.node
-    _acknowledge(client, message, packet_id)
+    acknowledge(client, message.qos, packet_id)
     if node.hooks.events:
         node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
     node.publisher.publish(message, client.conn)
 
 
-def _acknowledge(client: Client, message: Message, packet_id: int) -> None:
-    if message.qos == 1:
+def acknowledge(client: Client, qos: int, packet_id: int) -> None:
+    """Acknowledge a message of a `client`. `qos`, `packet_id`: of its PUBLISH."""
+    if qos == 1:
         client.send(PUBACK_HEAD + PACKET_IDS[packet_id])
-    elif message.qos == 2:
+    elif qos == 2:
         _received(client, packet_id)
         client.send(PUBREC_HEAD + PACKET_IDS[packet_id])
 
@@ -219,19 +228,20 @@ def _received(client: Client, packet_id: int) -> None:
 
 def refuse(
     client: Client,
-    message: Message,
+    qos: int,
     packet_id: int,
     reason: int = ReasonCode.NOT_AUTHORIZED,
     why: str = "not authorized to publish to this topic",
 ) -> None:
-    """Acknowledge a `message` of a `client` that is not published. An MQTT 5 client is told the
+    """Acknowledge a message of a `client` that is not published. An MQTT 5 client is told the
     `reason` (Reason Code) and `why` (Reason String); others only see that it is acknowledged
-    (MQTT-3.3.5-2). `packet_id`: of its PUBLISH, 0 at QoS 0."""
+    (MQTT-3.3.5-2). `qos`, `packet_id`: of its PUBLISH, the latter 0 at QoS 0."""
     client.node.counters.publish_refused += 1
+    client.session.refused += 1
     reason = reason if client.version == 5 else 0
-    if message.qos == 1:
+    if qos == 1:
         client.answer(Puback(packet_id, reason), why)
-    elif message.qos == 2:
+    elif qos == 2:
         if not reason:
             _received(client, packet_id)
         client.answer(Pubrec(packet_id, reason), why)

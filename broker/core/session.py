@@ -226,6 +226,7 @@ class Session(DeliveryQueue):
         "listener",
         "owner",
         "permissions",
+        "refused",
         "stamp",
         "subscriptions",
         "username",
@@ -258,6 +259,7 @@ class Session(DeliveryQueue):
         self.forms: WildcardForms | None = None  # of these, made with the first one that has one
         # Nothing is for it any more, though not all of these may be taken out yet.
         self.ended = False
+        self.refused = 0  # messages of its client that were not published
         self.incoming: set[int] = set()  # QoS 2 packet ids received and not yet released
         self.will: Will | None = None
         self.will_memory = 0  # bytes that it takes

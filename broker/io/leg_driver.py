@@ -15,7 +15,7 @@ from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.config.leg_options import LegModel
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport
-from mqttree.broker.io.leg_report import leg_report
+from mqttree.broker.io.leg_report import drops_of, leg_report
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.io.leg_watch import LegWatch, own_broker
 from mqttree.broker.io.tls import describe_error
@@ -123,7 +123,7 @@ class LegDriver:
         if session is not None:
             self._watch.look_at_queue(session)
         leg = self.leg
-        self._watch.look_at_drops(leg.drops(), leg.counters.connects)
+        self._watch.look_at_drops(drops_of(leg, session), leg.counters.connects)
         if self.leg.state in CROSSES and self._foreign is not None:
             node, transport = self.driver.node, self._foreign.transport
             own = own_broker(node, self.settings.client_id, transport, self.driver.time())

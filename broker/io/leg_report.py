@@ -20,11 +20,6 @@ def leg_report(
     none; `broker`: the URL of the foreign broker; `now`: s.
     """
     counters, relay = leg.counters, leg.relay
-    drops = leg.drops()
-    drops |= {
-        "queue_full": 0 if session is None else session.dropped_full,
-        "too_large": 0 if session is None else session.dropped_large,
-    }
     return {
         "name": leg.settings.name,
         "broker": broker,
@@ -34,7 +29,7 @@ def leg_report(
         "messages_in": leg.messages_in,
         "messages_out": leg.messages_out,
         "queued": 0 if session is None else len(session.queue),
-        "dropped": drops,
+        "dropped": drops_of(leg, session),
         "max_qos": leg.max_qos,
         "lowered": relay.lower_qos.lowered,
         "connects": counters.connects,
@@ -48,4 +43,17 @@ def leg_report(
         "refused_filters": list(counters.refused_filters),
         "last_error": leg.last_error,
         **exchange.report(now),
+    }
+
+
+def drops_of(leg: Leg, session: Session | None) -> dict[str, int]:
+    """Return how many messages did not get across, by reason. `leg`: the leg; `session`: its
+    session here, None if there is none."""
+    drops = leg.drops()
+    if session is None:
+        return drops | {"queue_full": 0, "too_large": 0}
+    return drops | {
+        "refused_here": drops["refused_here"] + session.refused,
+        "queue_full": session.dropped_full,
+        "too_large": session.dropped_large,
     }

@@ -22,6 +22,7 @@ from mqttree.broker.io.tls import client_context, describe_error
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.leg.own_topics import STATE, topic_of
+from mqttree.broker.leg.retained_rules import Retain
 from mqttree.broker.leg.session_pair import SESSION
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.routing.topic_filter import valid_topic_name
@@ -153,6 +154,8 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
     """Return how a leg connects. `name`: of the leg; `model`: its options; `config`: of this
     broker."""
     state = topic_of(name, STATE) if model.state_topic is None else model.state_topic
+    # What this broker does not offer to its clients it does not offer to a leg either.
+    retains = config.retain_available and valid_topic_name(state)
     return LegSettings(
         name,
         str(model.url).partition("://")[2],
@@ -161,8 +164,8 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         model.as_user,
         model.version,
         plain=model.plain,
-        probes=True,
-        state_topic=state if valid_topic_name(state) else "",
+        probes=model.probes,
+        state_topic=state if retains else "",
         marks=model.marks,
         # An alias may belong to a message that is dropped, and then to one that is not.
         topic_alias_maximum=0 if model.marks else config.topic_alias_maximum,
@@ -174,10 +177,10 @@ def leg_settings(name: str, model: LegModel, config: NodeConfig) -> LegSettings:
         start=model.start,
         idle_timeout=float(model.idle_timeout),
         threshold=model.threshold,
-        max_qos=model.max_qos,
+        max_qos=min(model.max_qos, config.max_qos),
         foreign_client_id=model.client_id,
         max_rate=min(model.max_rate, 65_535),
-        retain=model.retain,
+        retain=model.retain if config.retain_available else Retain.OFF,
     )
 
 

@@ -128,8 +128,7 @@ class Crossing:
         return [name for name, at in self._loops.items() if now < at + LOOP_TIME]
 
     def inwards(self, packets: bytes, now: float) -> bytes:
-        """Return what came from the foreign broker, `packets` at `now` (s), as it is for here.
-        Raises MalformedPacket and ProtocolViolation."""
+        """Return what came from the foreign broker, `packets` at `now` (s), as it is for here."""
         echoes, watch = self._echoes, self._watch
         self._came += len(packets)
         looped = PROBE in packets and self._look_for_probes(packets, now)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mqttree.broker.leg.addresses import Addresses
-from mqttree.broker.leg.backoff import SHORTEST, TAKEN_OVER_PAUSE, Backoff
+from mqttree.broker.leg.backoff import CLOSED, SHORTEST, TAKEN_OVER_PAUSE, Backoff
 from mqttree.broker.leg.connect import UNSUPPORTED, describe, foreign_connect, local_connect
 from mqttree.broker.leg.effects import (
     Close,
@@ -24,7 +24,8 @@ from mqttree.broker.leg.effects import (
 from mqttree.broker.leg.leg_settings import LegSettings, Start
 from mqttree.broker.leg.leg_states import CROSSES, ENTERED, Action, Input, State, transition
 from mqttree.broker.leg.marks import Federation
-from mqttree.broker.leg.packets import CROSSING
+from mqttree.broker.leg.own_traffic import PROBE, STATE, OwnTraffic
+from mqttree.broker.leg.packets import CROSSING, read_suback
 from mqttree.broker.leg.protocol_level import ProtocolLevel
 from mqttree.broker.leg.relay import Relay
 from mqttree.broker.leg.retained_exchange import RetainedExchange
@@ -105,6 +106,7 @@ class Leg:
         self._level = ProtocolLevel(settings.version, plain=settings.plain)
         self._capabilities: Properties = {}  # of the foreign broker
         self._will = bool(settings.state_topic)  # it takes a retained will
+        self._own = OwnTraffic()
         self._pair = SessionPair()
         self._subscriptions = Subscriptions(settings)
         self._early: list[bytes] = []  # of the foreign broker, before this one has accepted
@@ -187,10 +189,10 @@ class Leg:
             self._on(Input.IDLE, now)
             self._due = now + QUEUE_LOOK
         else:
-            if self._keep_alive:
+            self._look_for_rings(now)
+            if self._keep_alive or self._own.waits:
                 self._ping_there()
             self._due = now + self._interval()
-            self._look_for_rings(now)
             if self._addresses.looks_home(now):
                 self._effects.append(TryHome())
 
@@ -243,14 +245,19 @@ class Leg:
         self._heard = now
         self._on(Input.DIALLED, now)
 
-    def on_lost(self, why: str, now: float, least: float = 0.0) -> None:
+    def on_lost(
+        self, why: str, now: float, least: float = 0.0, *, displeased: bool = False
+    ) -> None:
         """Note that a connection could not be opened or has ended; harmless when repeated. `why`:
-        for the log; `now`: s; `least`: s until the next dial at least."""
+        for the log; `now`: s; `least`: s until the next dial at least; `displeased`: the foreign
+        broker does not like what it got."""
         if self.state in (State.WAITING, State.RESTING, State.STANDBY, State.STOPPED):
             return
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.address}"
         once = self.settings.start is Start.ONCE
+        if (displeased or why == CLOSED) and (own := self._own.on_closed()):
+            why += f", probably for {own} of the leg, which is left out from now on"
         if self.state is State.UP and self._backoff.is_taken_over(why, now):
             why += f" again and again: another client may be {shorten(self.settings.client_id)}"
             least = TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE)
@@ -347,10 +354,12 @@ class Leg:
         self._due = now + PATIENCE
         level = self._level
         level.connecting()
+        self._own.connecting()
         self.relay.connecting(level.version, echoing=level.plain, now=now)
         clean = self._pair.clean_start(level.version, foreign=True)
+        will = self._will and STATE not in self._own.left_out
         self._there_send(
-            foreign_connect(self.settings, level, self.password, clean=clean, will=self._will)
+            foreign_connect(self.settings, level, self.password, clean=clean, will=will)
         )
 
     def _ask_to_enter(self) -> None:
@@ -435,6 +444,8 @@ class Leg:
         self._level.on_up()
         self._publish_state(b"1", now)
         self._look_for_rings(now)
+        if self._own.waits:
+            self._ping_there()
         moved = self._pair.moved(self.address)
         self._exchange.on_leg_up(now, present=self._pair.present and not moved)
 
@@ -461,12 +472,15 @@ class Leg:
                 if self._alarm.due:
                     self._raise_alarm(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
-                self._foreign_packet(packets, now)
+                if packets[0] >> 4 != PacketType.UNSUBACK:
+                    self._foreign_packet(packets, now)
 
     def _foreign_packet(self, data: bytes, now: float) -> None:
         body = read_length(data, 1)[1]
         if data[:2] == b"\x20\x02" and self.version == 5:  # of a broker that knows no MQTT 5
             packet = decode_packet(data[0], data[body:], 4)
+        elif data[0] >> 4 == PacketType.SUBACK:
+            packet = read_suback(data[body:], self.version)
         else:
             packet = decode_packet(data[0], data[body:], self.version)
         if isinstance(packet, Connack) and self.state is State.CONNECTING:
@@ -487,13 +501,15 @@ class Leg:
                 why += "at one broker may have one name, unless they are of one federation"
                 self.on_lost(why, now, TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE))
             else:
-                self.on_lost(why, now)
+                ends = packet.reason == ReasonCode.SERVER_SHUTTING_DOWN
+                self.on_lost(why, now, displeased=not ends)
         elif data[0] >> 4 == PacketType.PINGRESP:
             self._exchange.on_ping_answered()
+            self._own_answered(now)
             if self.state is State.SUBSCRIBING:
                 self._subscriptions.pinged()
                 self._subscribe_here(now)
-        elif data[0] >> 4 != PacketType.UNSUBACK:
+        else:
             self.on_lost(f"{type(packet).__name__.upper()} is not for a client", now)
 
     def _foreign_connack(self, packet: Connack, now: float) -> None:
@@ -591,13 +607,27 @@ class Leg:
     def _publish_state(self, payload: bytes, now: float) -> None:
         if self._will:
             topic = self.settings.state_topic
-            self._there_send(self._crossing.own(topic, payload, now, retain=True))
+            if STATE not in self._own.left_out:
+                self._there_send(self._crossing.own(topic, payload, now, retain=True))
+                self._own.sent(STATE)
             if self.settings.as_user is None:
                 self._here_send(encode_packet(Publish(topic, payload, 0, True), self.version))
 
     def _look_for_rings(self, now: float) -> None:
-        if self.settings.probes:
-            self._there_send(self._crossing.probe(now))
+        if (
+            self.settings.probes
+            and self._own.may_send(PROBE)
+            and (probe := self._crossing.probe(now))
+        ):
+            self._there_send(probe)
+            self._own.sent(PROBE)
+
+    def _own_answered(self, now: float) -> None:
+        """Note that PINGRESP has come, at `now` (s): a probe may follow that had to wait for it."""
+        if self._own.on_ping_answered() and self.state is State.UP:
+            self._look_for_rings(now)
+            if self._own.waits:
+                self._ping_there()
 
     def _raise_alarm(self, now: float) -> None:
         for line in self._alarm.lines(self.address, now):
@@ -605,6 +635,7 @@ class Leg:
 
     def _ping_there(self) -> None:
         self._exchange.on_ping_sent()
+        self._own.on_ping_sent()
         self._there_send(encode_packet(Pingreq(), self.version))
 
     def _there_send(self, data: bytes) -> None:

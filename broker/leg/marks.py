@@ -199,8 +199,7 @@ class Marks:
 
     def inwards(self, packets: bytes) -> bytes:
         """Return `packets`, whole ones of types that cross under their names at the foreign broker;
-        those that have left this federation before have the topic of messages that are dropped.
-        Raises MalformedPacket and ProtocolViolation."""
+        those that have left this federation before have the topic of messages that are dropped."""
         if HEAD not in packets:
             return packets
         parts = []

@@ -8,16 +8,20 @@ from mqttree.broker.leg.rules import Rules
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_publish
 from mqttree.broker.wire.encode import encode_publish
-from mqttree.broker.wire.errors import ProtocolViolation
+from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.wire.packets import Suback
 from mqttree.broker.wire.properties import Property
-from mqttree.broker.wire.publish_header import PUBCOMP, QOS_BITS, RETAIN, topic_end
+from mqttree.broker.wire.publish_header import PUBCOMP, PUBREC, QOS_BITS, RETAIN, topic_end
+from mqttree.broker.wire.strings import encode_string
 from mqttree.broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
 """Packet types that cross: PUBLISH and its acknowledgements."""
 DROPPED = "$leg/dropped"
-"""The topic of a message that crosses under no name: as it begins with `$`, a broker acknowledges
-it, and no client gets it."""
+"""The topic of a message that does not cross. This broker acknowledges what comes in under it, and
+no client gets it; what would go out under it the leg answers (`left_out`)."""
+MAX_QOS = 2
+_DROPPED = encode_string(DROPPED)
 REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
 """Packet types that refuse a message, or accept it."""
 
@@ -25,10 +29,25 @@ REFUSING = (PacketType.PUBACK, PacketType.PUBREC)
 class PacketCutter:
     """Cuts what comes from one side into packets, and counts them."""
 
-    __slots__ = ("_rest", "answered", "messages", "refused", "retained", "unmatched")
+    __slots__ = (
+        "_limit",
+        "_rest",
+        "_skipped",
+        "answered",
+        "messages",
+        "refused",
+        "retained",
+        "too_large",
+        "unmatched",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_PACKET_SIZE) -> None:
+        """`limit`: bytes of the largest PUBLISH that crosses."""
+        self._limit = limit
         self._rest = b""
+        self._skipped = 0  # bytes that are still to come of a PUBLISH that is too large
+        self.too_large = 0
+        """PUBLISH packets beyond the limit: they cross under the topic `DROPPED`, and empty."""
         self.messages = 0
         """PUBLISH packets that came, repeated ones included."""
         self.refused = 0
@@ -43,18 +62,20 @@ class PacketCutter:
 
     def clear(self) -> None:
         """Forget a packet of which only a part has come."""
-        self._rest = b""
+        self._rest, self._skipped = b"", 0
 
     def take(self, data: bytes) -> Iterator[bytes]:
         """Yield packets: one of a type that does not cross, or as many as follow each other of
         those that do. What is left waits for more `data`.
 
         Raises:
-            MalformedPacket, ProtocolViolation: no packet can be found in it.
+            MalformedPacket: no packet can be found in it.
         """
         if self._rest:
             data = self._rest + data
             self._rest = b""
+        elif self._skipped:
+            data, self._skipped = data[self._skipped :], max(0, self._skipped - len(data))
         begin = position = bits = 0
         size = len(data)
         while position + 2 <= size:
@@ -62,20 +83,28 @@ class PacketCutter:
             if body < 0:
                 break
             end = body + length
-            if end - position > MAX_PACKET_SIZE:
-                raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
-            if end > size:
-                break
             first = data[position]
             kind = first >> 4
+            if length < 2 and kind in CROSSING:
+                raise MalformedPacket(f"{PacketType(kind).name} is truncated")
+            if end - position > self._limit and kind == PacketType.PUBLISH:
+                if (stand_in := self._stand_in(first, data, body)) is None:
+                    break
+                if begin < position:
+                    self.retained, bits = bits & RETAIN != 0, 0
+                    yield data[begin:position]
+                self.retained = False
+                self._skipped = max(0, end - size)
+                yield stand_in
+                begin = position = min(end, size)
+                continue
+            if end > size:
+                break
             if kind == PacketType.PUBLISH:
                 self.messages += 1
                 bits |= first
             elif kind in REFUSING:
-                self.answered += 1
-                if length > 2 and (code := data[body + 2]):
-                    self.refused += code >= ReasonCode.UNSPECIFIED_ERROR
-                    self.unmatched += code == ReasonCode.NO_MATCHING_SUBSCRIBERS
+                self._count_answer(data[body + 2] if length > 2 else 0)
             elif kind not in CROSSING:
                 if begin < position:
                     self.retained, bits = bits & RETAIN != 0, 0
@@ -89,6 +118,24 @@ class PacketCutter:
         if begin < position:
             self.retained = bits & RETAIN != 0
             yield data[begin:position]
+
+    def _count_answer(self, code: int) -> None:
+        self.answered += 1
+        self.refused += code >= ReasonCode.UNSPECIFIED_ERROR
+        self.unmatched += code == ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+    def _stand_in(self, first: int, data: bytes, body: int) -> bytes | None:
+        """Return what crosses in place of a PUBLISH that is too large, None while its beginning has
+        not come. `first`: its first byte; `data`: what has come; `body`: where in it its body
+        begins."""
+        at = topic_end(data, body) if body + 2 <= len(data) else len(data)
+        behind = at + 2 if first & QOS_BITS else at
+        if behind > len(data):
+            return None
+        self.messages += 1
+        self.too_large += 1
+        # The last byte says that there are no properties; in MQTT 3.1.1 it is the payload.
+        return under(first & (0xFF ^ RETAIN), DROPPED.encode(), data[at:behind] + b"\0")
 
 
 def places(packets: bytes) -> Iterator[tuple[int, int, int]]:
@@ -105,14 +152,12 @@ def places(packets: bytes) -> Iterator[tuple[int, int, int]]:
 def renamed(
     packets: bytes, version: int, name: Callable[[str], str | None], response: Callable[[str], str]
 ) -> bytes:
-    """Return packets of types that cross, with other topics.
+    """Return packets of types that cross, with other topics. A PUBLISH that is not as it should be
+    stays as it is: the side that gets it refuses it.
 
     `packets`: whole ones; `version`: of MQTT (4 or 5); `name`: the topic on the other side, None if
     there is none: then the message gets the topic `DROPPED`; `response`: the same for Response
     Topics.
-
-    Raises:
-        MalformedPacket, ProtocolViolation: one is not as it should be.
     """
     return b"".join(
         _renamed(packets[begin], packets[body:end], version, name, response)
@@ -129,7 +174,10 @@ def _renamed(
     name: Callable[[str], str | None],
     response: Callable[[str], str],
 ) -> bytes:
-    packet = decode_publish(first, body, version)
+    try:
+        packet = decode_publish(first, body, version)
+    except WireError:
+        return b"%c%b%b" % (first, encode_varint(len(body)), body)
     properties = packet.properties
     if properties and Property.RESPONSE_TOPIC in properties:
         packet.properties = properties | {
@@ -202,7 +250,7 @@ def under(first: int, topic: bytes, rest: bytes) -> bytes:
 
 def inwards(packets: bytes, version: int, rules: Rules) -> bytes:
     """Return what the foreign broker sent under the names that `rules` say for here. `packets`:
-    whole ones of types that cross; `version`: of MQTT. Raises as `renamed`."""
+    whole ones of types that cross; `version`: of MQTT."""
     if not rules.mapped:
         return packets
     return renamed(packets, version, rules.to_local, rules.response_to_local)
@@ -210,7 +258,7 @@ def inwards(packets: bytes, version: int, rules: Rules) -> bytes:
 
 def outwards(packets: bytes, version: int, rules: Rules) -> bytes:
     """Return what this broker sent under the names that `rules` say for the foreign one. `packets`:
-    whole ones of types that cross; `version`: of MQTT. Raises as `renamed`."""
+    whole ones of types that cross; `version`: of MQTT."""
     if not rules.mapped:
         return packets
     return renamed(packets, version, rules.to_remote, rules.response_to_remote)
@@ -236,3 +284,33 @@ def messages_with_ids(packets: bytes) -> Iterator[tuple[bytes, bytes]]:
         if packets[begin] >> 4 == PacketType.PUBLISH and packets[begin] & QOS_BITS:
             at = topic_end(packets, body)
             yield packets[at : at + 2], packets[body + 2 : at]
+
+
+def left_out(packets: bytes) -> tuple[bytes, bytes]:
+    """Return packets without the messages that do not cross, and what this broker gets in place of
+    the foreign one's answers to these. `packets`: whole ones of types that cross."""
+    kept, answers = [], []
+    for begin, body, end in places(packets):
+        first, at = packets[begin], body + len(_DROPPED)
+        if first >> 4 != PacketType.PUBLISH or packets[body:at] != _DROPPED:
+            kept.append(packets[begin:end])
+        elif first & QOS_BITS:
+            answers.append(refusal(packets[at : at + 2]))
+    return b"".join(kept), b"".join(answers)
+
+
+def refusal(packet_id: bytes) -> bytes:
+    """Return a PUBREC by which this broker drops a message of a leg in flight, whatever its QoS and
+    the version of MQTT (`LegPackets`). `packet_id`: of the message (2 bytes)."""
+    return b"%c\3%b%c" % (PUBREC, packet_id, ReasonCode.UNSPECIFIED_ERROR)
+
+
+def read_suback(body: bytes, version: int) -> Suback:
+    """Return the SUBACK of a foreign broker. `body`: what is behind its length; `version`: of MQTT.
+    Brokers have codes of their own: each that is no QoS refuses its filter."""
+    codes = 2
+    if version == 5:
+        length, at = read_length(body, 2)
+        codes = len(body) if at < 0 else at + length
+    granted = [code if code <= MAX_QOS else max(code, 0x80) for code in body[codes:]]
+    return Suback(int.from_bytes(body[:2], "big"), granted)

@@ -11,7 +11,7 @@ from mqttree.broker.leg.crossing import Crossing
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.lower_qos import ANY, LowerQos
 from mqttree.broker.leg.marks import Federation
-from mqttree.broker.leg.packets import PacketCutter, without_pubcomp
+from mqttree.broker.leg.packets import DROPPED, PacketCutter, left_out, without_pubcomp
 from mqttree.broker.leg.repeats import Repeats
 from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.unmatched import Unmatched
@@ -21,6 +21,7 @@ class Relay:
     """What one leg does with packets that cross."""
 
     __slots__ = (
+        "_answers",
         "_exchange",
         "_last",
         "_lowering",
@@ -45,7 +46,8 @@ class Relay:
         """`settings`: of the leg; `rng`: draws numbers of probes; `federation`: of this broker,
         if there is one; `exchange`: hears of retained messages that cross."""
         self._exchange = exchange
-        self.there = PacketCutter()
+        self._answers: list[bytes] = []  # for this broker, in place of the foreign one's
+        self.there = PacketCutter(settings.maximum_packet_size)
         """Of the foreign broker."""
         self.here = PacketCutter()
         """Of this broker."""
@@ -90,7 +92,8 @@ class Relay:
 
     def take_answers(self) -> bytes:
         """Drain what this broker is to get in place of answers of the foreign one."""
-        return self.lower_qos.take_answers() if self._lowering else b""
+        answers, self._answers = b"".join(self._answers), []
+        return answers + self.lower_qos.take_answers() if self._lowering else answers
 
     def released(self, packet_ids: Collection[int]) -> None:
         """Note that messages that the foreign broker has forgotten are released here: their PUBCOMP
@@ -106,10 +109,11 @@ class Relay:
 
     def drops(self) -> dict[str, int]:
         """Return how many messages did not get across, by reason: the foreign broker has refused
-        them, this one has, they had come before, and those of `Crossing.drops`."""
+        them, they did not get as far as the session here, as that would refuse them, they had come
+        before, and those of `Crossing.drops`."""
         return {
             "refused_there": self.there.refused,
-            "refused_here": self.here.refused,
+            "refused_here": self.there.too_large + self._exchange.sync.unusable,
             "repeated": self._repeats.dropped,
             **self.crossing.drops(),
         }
@@ -159,6 +163,9 @@ class Relay:
         crossed = self.crossing.outwards(packets, now)
         if self.here.retained:
             crossed = self._exchange.outgoing(packets, crossed, now)
+        if DROPPED.encode() in crossed:
+            crossed, answers = left_out(crossed)
+            self._answers.append(answers)
         if self._unmatched.kept:
             self._unmatched.sent(crossed)
         return self.lower_qos.outwards(crossed) if self._lowering else crossed

@@ -13,6 +13,7 @@ from mqttree.broker.leg.packets import DROPPED, places
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.decode import decode_publish
 from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
 from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.publish_header import topic_end
@@ -76,12 +77,11 @@ class Repeats:
             if first >> 4 == PacketType.PUBLISH and first & QOS == QOS_1:
                 number = _packet_id(packets, body)
                 known = self._acknowledged.pop(number, None)
-                if first & DUP and known == hash(packets[body:end]):
-                    packet = decode_publish(first, packets[body:end], version)
-                    # One that gives its topic an alias is needed for that.
-                    if Property.TOPIC_ALIAS not in (packet.properties or {}):
-                        self.dropped += 1
-                        part = encode_packet(Publish(DROPPED, b"", 1, packet_id=number), version)
+                again = first & DUP and known == hash(packets[body:end])
+                # One that gives its topic an alias is needed for that.
+                if again and not (version == 5 and _has_alias(first, packets[body:end])):
+                    self.dropped += 1
+                    part = encode_packet(Publish(DROPPED, b"", 1, packet_id=number), version)
             parts.append(part)
         return b"".join(parts)
 
@@ -89,3 +89,12 @@ class Repeats:
 def _packet_id(packets: bytes, body: int) -> int:
     at = topic_end(packets, body)
     return int.from_bytes(packets[at : at + 2], "big")
+
+
+def _has_alias(first: int, body: bytes) -> bool:
+    """Return whether a PUBLISH has a Topic Alias, or is not as it should be: this broker refuses
+    it again. `first`: its first byte; `body`: what is behind its length."""
+    try:
+        return Property.TOPIC_ALIAS in (decode_publish(first, body, 5).properties or {})
+    except WireError:
+        return True

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mqttree.broker.leg.effects import Close, DialForeign, LegEffect, ToForeign
+from mqttree.broker.leg.packets import read_suback
 from mqttree.broker.leg.sync_states import SyncAction, SyncInput, SyncState, sync_transition
-from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType
-from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, MAX_TOPIC_LEVELS, PacketType
+from mqttree.broker.wire.decode import decode_packet, decode_publish
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import WireError
 from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
+    Packet,
     Pingreq,
     Publish,
     Suback,
@@ -29,6 +31,7 @@ from mqttree.broker.wire.packets import (
 from mqttree.broker.wire.properties import Properties, Property
 from mqttree.broker.wire.varint import read_length
 
+PUBLISH = PacketType.PUBLISH
 QUIET = 2.0
 """s without a retained message behind PINGRESP after which all have come: some brokers send them
 beside SUBACK and PINGRESP, by another thread."""
@@ -52,11 +55,15 @@ class SyncSession:
         """Of the user, for the next connection."""
         self.maximum_packet_size = MAX_PACKET_SIZE
         """bytes that are taken."""
+        self.unusable = 0
+        """Retained messages that came and that no client may publish here, or that are too
+        large."""
         self._client_id, self._username = client_id, username
         self._keep_alive = self._wanted_keep_alive = float(keep_alive)
         self._version = 5
         self._effects: list[LegEffect] = []
         self._rest = b""
+        self._skipped = 0  # bytes that are still to come of a message that is too large
         self._asked: Sequence[str] = ()
         self._subscribed: Sequence[str] = ()  # of the question before
         self._identifier = 0
@@ -86,7 +93,7 @@ class SyncSession:
     @property
     def reads(self) -> bool:
         """Whether more of the foreign broker is to be read."""
-        return len(self._rest) < READ_AHEAD
+        return len(self._rest) < READ_AHEAD or not self.waits
 
     @property
     def _complete(self) -> bool:
@@ -114,7 +121,8 @@ class SyncSession:
         """Keep bytes of the foreign broker, cut anywhere, which came at `now` (s)."""
         if self.state is not SyncState.IDLE:
             self._heard = now
-            self._rest += data
+            self._rest += data[self._skipped :]
+            self._skipped = max(0, self._skipped - len(data))
 
     def on_lost(self, why: str, now: float) -> None:
         """Note that the connection could not be opened or has ended; harmless when repeated. `why`:
@@ -157,24 +165,37 @@ class SyncSession:
                 if body < 0:
                     break
                 end = body + length
-                if end - position > MAX_PACKET_SIZE:
-                    self.on_lost("packet too large", now)
+                first = data[position]
+                large = end - position > self.maximum_packet_size and first >> 4 == PUBLISH
+                if end > size and not large:
                     break
-                if end > size:
-                    break
-                first, position = data[position], end
+                position = end
                 looked += 1
-                if first >> 4 != PacketType.PUBLISH:
+                if large:
+                    self.unusable += first & 1
+                    self._skipped = max(0, end - size)
+                elif first >> 4 != PUBLISH:
                     self._packet(first, data[body:end], now)
                 elif first & 1:
-                    packet = decode_packet(first, data[body:end], self._version)
-                    assert isinstance(packet, Publish)
-                    found.append(packet)
+                    found += self._usable(first, data[body:end])
+                if first >> 4 == PUBLISH and first & 1:
                     self._latest = now
         except WireError as error:
             self.on_lost(error.message, now)
         self._rest = data[position:] if self.state is not SyncState.IDLE else b""
         return found
+
+    def _usable(self, first: int, body: bytes) -> list[Publish]:
+        """Return a retained message if a client may publish it here. `first`: the first byte of its
+        packet; `body`: what is behind its length."""
+        try:
+            packet = decode_publish(first, body, self._version)
+            if packet.topic.count("/") < MAX_TOPIC_LEVELS:
+                return [packet]
+        except WireError:
+            pass
+        self.unusable += 1
+        return []
 
     @property
     def waits(self) -> bool:
@@ -188,7 +209,7 @@ class SyncSession:
         action, self.state = sync_transition(self.state, given)
         match action:
             case SyncAction.DIAL:
-                self._heard, self._rest = now, b""
+                self._heard, self._rest, self._skipped = now, b"", 0
                 self._asked = self._subscribed = ()
                 self._pings = self._pongs = 0
                 self._effects.append(DialForeign(sync=True))
@@ -251,7 +272,12 @@ class SyncSession:
 
     def _packet(self, first: int, body: bytes, now: float) -> None:
         """Take a packet other than PUBLISH. Raises MalformedPacket and ProtocolViolation."""
-        packet = decode_packet(first, body, self._version)
+        if first >> 4 == PacketType.UNSUBACK:
+            return
+        if first >> 4 == PacketType.SUBACK:
+            packet: Packet = read_suback(body, self._version)
+        else:
+            packet = decode_packet(first, body, self._version)
         if isinstance(packet, Connack) and self.state is SyncState.CONNECTING:
             if packet.code:
                 self.on_lost(f"it refuses (code {packet.code:#04x})", now)

@@ -9,6 +9,7 @@ from typing import Any
 from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.io.leg_driver import new_exchange
 from mqttree.broker.io.leg_retained import RetainedHere
+from mqttree.broker.leg.backoff import CLOSED
 from mqttree.broker.leg.effects import (
     Close,
     DialForeign,
@@ -54,11 +55,12 @@ class Joined:
         standby: bool = False,
         limits: Limits = DEFAULTS,
         edit: Callable[[LegEffect], LegEffect | None] = lambda effect: effect,
+        hears: Callable[[bytes], bytes] = lambda data: data,
         **more: Any,
     ) -> None:
         """`lines`: rules; `foreign`: the foreign broker; `others`: at its other addresses; `here`:
-        this broker; `standby`: it waits for its turn; `limits`: of this broker; `edit`: see there;
-        `more`: of the leg's settings."""
+        this broker; `standby`: it waits for its turn; `limits`: of this broker; `edit`, `hears`:
+        see there; `more`: of the leg's settings."""
         self.here = here or World(limits=limits)
         self.places = (foreign or World(), *others)
         self.place = 0
@@ -76,6 +78,8 @@ class Joined:
         """Addresses that do not answer."""
         self.edit = edit
         """Sees each effect; None: it is lost."""
+        self.hears = hears
+        """Sees what the foreign broker sends; returns what it says instead."""
         self.run()
 
     def begin(self, *, standby: bool = False) -> None:
@@ -133,14 +137,14 @@ class Joined:
                     moved = True
                     del self.ends[side]
                     lost = self.exchange.sync_lost if side == "sync" else self.leg.on_lost
-                    lost("closed", now)
+                    lost(CLOSED, now)
 
     def _received(self, side: str, data: bytes) -> None:
         if self.deaf and side != "here":
             return
         match side:
             case "there":
-                self.leg.foreign_received(data, self.here.now)
+                self.leg.foreign_received(self.hears(data), self.here.now)
             case "here":
                 self.leg.here_received(data, self.here.now)
             case _:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from mqttree.broker.config.leg_options import LegModel, flag_error, read_leg, read_legs
+from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.options import read_settings
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
+from mqttree.broker.io.legs import leg_settings
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.retained_rules import Retain
 
@@ -123,13 +125,21 @@ def test_a_password_is_read_each_time(tmp_path: Path) -> None:
         leg.password()
 
 
-@pytest.mark.parametrize(
-    ("text", "marks"), [("", True), (", marks: on", True), (", marks: off", False)]
-)
-def test_marks_can_be_switched_off(text: str, marks: bool) -> None:
-    assert legs(f"legs: {{x: {{broker: h{text}}}}}")["x"].marks is marks
-    given = {"broker": "h", "marks": "on" if marks else "off"}
-    assert read_leg(given, flag_error).marks is marks
+@pytest.mark.parametrize(("text", "on"), [("", True), (", {}: on", True), (", {}: off", False)])
+@pytest.mark.parametrize("option", ["marks", "probes"])
+def test_marks_and_probes_can_be_switched_off(option: str, text: str, on: bool) -> None:
+    found = legs(f"legs: {{x: {{broker: h{text.format(option)}}}}}")["x"]
+    assert getattr(found, option) is on
+    given = {"broker": "h", option: "on" if on else "off"}
+    assert getattr(read_leg(given, flag_error), option) is on
+
+
+def test_a_leg_offers_no_more_than_this_broker_does() -> None:
+    """Else this broker would refuse what the foreign one sends."""
+    model = legs("legs: {x: {broker: h}}")["x"]
+    config = NodeConfig(max_qos=1, retain_available=False)
+    found = leg_settings("x", model, config)
+    assert (found.max_qos, found.retain, found.state_topic) == (1, Retain.OFF, "")
 
 
 def test_the_settings_of_a_broker_have_its_legs() -> None:

@@ -18,7 +18,7 @@ from mqttree.broker.leg.retained_rules import Retain, RetainedRules
 from mqttree.broker.leg.retained_values import equal, read_section
 from mqttree.broker.leg.retained_watch import RetainedWatch
 from mqttree.broker.leg.rules import Rules, parse_rule
-from mqttree.broker.leg.sync_session import PATIENCE, QUIET, SyncSession
+from mqttree.broker.leg.sync_session import PATIENCE, QUIET, READ_AHEAD, SyncSession
 from mqttree.broker.leg.sync_states import (
     SYNC_TRANSITIONS,
     SyncAction,
@@ -360,3 +360,30 @@ def test_a_sync_session_is_given_up_that_is_not_answered() -> None:
     session.received(encode_packet(Disconnect(0x8E), 5), 1.0)
     session.take(10, 1.0)
     assert session.failure == "it disconnects (reason 0x8e)"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_retained_message_that_cannot_be_here_is_left_out(version: int) -> None:
+    """One that is too large is not kept, and one of many pieces is read to its end."""
+    session = ready(version)
+    session.maximum_packet_size = 3 * READ_AHEAD
+    session.ask(["#"], 1.0)
+    deep = "/".join("a" * 202)
+    messages = [
+        encode_packet(Publish("large", bytes(4 * READ_AHEAD), retain=True), version),
+        encode_packet(Publish(deep, b"1", retain=True), version),
+        encode_packet(Publish("a.b", b"1", retain=True), version).replace(b".", b"\0"),
+        encode_packet(Publish("long", bytes(2 * READ_AHEAD), retain=True), version),
+        encode_packet(Publish("good", b"1", retain=True), version),
+    ]
+    data, found = b"".join(messages), []
+    for at in range(0, len(data), 100_000):
+        assert session.reads
+        session.received(data[at : at + 100_000], 1.1)
+        found += session.take(10, 1.1)
+    assert [p.topic for p in found] == ["long", "good"]
+    assert session.unusable == 3
+    code = b"\0\x97" if version == 5 else b"\x97"
+    session.received(b"\x90%c\0\1%b" % (2 + len(code), code), 1.2)
+    session.take(10, 1.2)
+    assert session.refused == ["#"]

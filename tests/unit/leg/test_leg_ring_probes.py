@@ -14,12 +14,15 @@ from mqttree.broker.leg.crossing import (
     PROBE_PAUSE,
     Crossing,
 )
+from mqttree.broker.leg.effects import LegEffect, ToForeign
 from mqttree.broker.leg.marks import Federation
 from mqttree.broker.leg.ring_alarm import RingAlarm
 from mqttree.broker.leg.rings import REPEATS
 from mqttree.broker.leg.rules import Rules, parse_rule
-from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire import PacketType, Publish, encode_packet
+from tests.kit.leg_harness import Joined
 
+HOUR = 3600.0
 OWN, OTHER = bytes([1]) * 8, bytes([2]) * 8
 KILOBYTE = encode_packet(Publish("t", bytes(1000)), 5)
 
@@ -98,3 +101,55 @@ def test_a_ring_that_marks_end_mutes_nothing() -> None:
     assert PROBE not in second.inwards(first.probe(1.0), 2.0)
     assert second.loops == 1
     assert not muted(second, Publish("t", b"round"), 2.0)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("topic", [PROBE, b"t/state"])
+def test_what_a_foreign_broker_closes_for_is_sent_once(topic: bytes, version: int) -> None:
+    """Its rules let the leg publish elsewhere alone."""
+    sent: list[bytes] = []
+
+    def close(effect: LegEffect) -> LegEffect | None:
+        data = effect.data if isinstance(effect, ToForeign) else b""
+        if topic in data and data[0] >> 4 == PacketType.PUBLISH:
+            sent.append(data)
+            joined.ends["there"].conn.close()
+            return None
+        return effect
+
+    joined = Joined(probes=True, state_topic="t/state", version=version)
+    assert joined.up
+    joined.cut()
+    joined.edit = close
+    joined.advance(2 * HOUR)
+    assert joined.up and joined.leg.counters.connects == 3
+    assert len(sent) == 1
+    assert sum("which is left out from now on" in line for line in joined.log) == 1
+    watcher = joined.there.connect("w")
+    watcher.subscribe("#")
+    watcher.take()
+    joined.cut()
+    joined.advance(60.0)
+    others = {PROBE.decode() in p.topic for p in watcher.take() if isinstance(p, Publish)}
+    assert others == {topic != PROBE}, "the other one is sent as before"
+
+
+def test_a_connection_that_is_reset_is_not_the_probes_fault() -> None:
+    sent: list[bytes] = []
+
+    def lose(effect: LegEffect) -> LegEffect | None:
+        if isinstance(effect, ToForeign) and PROBE in effect.data:
+            sent.append(effect.data)
+            joined.deaf = len(sent) < 3
+        return effect
+
+    joined = Joined(probes=True)
+    joined.edit = lose
+    joined.cut()
+    for _ in range(3):
+        joined.advance(40.0)
+        if joined.deaf:
+            joined.deaf = False
+            joined.cut()
+    joined.advance(60.0)
+    assert joined.up and len(sent) == 3
