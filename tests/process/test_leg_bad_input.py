@@ -75,3 +75,59 @@ def test_a_leg_sends_no_faster_than_it_may(tmp_path: Path) -> None:
         times = [message.timestamp for message in there.messages]
         # A second's worth is in flight at most, and a tenth of it was saved up.
         assert times[-1] - times[0] >= (count - 1.2 * rate) / rate / 2
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_what_mosquitto_refuses_is_dropped_and_the_rest_crosses(
+    version: str, tmp_path: Path
+) -> None:
+    """At MQTT 5 it answers 0x95."""
+    with (
+        Cluster(tmp_path / "ours") as cluster,
+        MosquittoBroker(tmp_path, "theirs", "message_size_limit 100") as foreign,
+        clients() as make,
+    ):
+        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off", "--mqtt", version)
+        up(broker, "g")
+        here, there = make(broker.port), make(foreign.port)
+        there.subscribe("t/#", 2)
+        for qos in (1, 2):
+            here.done(here.publish(f"t/{qos}", bytes(200), qos))
+            here.done(here.publish(f"t/{qos}", b"%d" % qos, qos))
+        assert there.got(2) == [b"1", b"2"]
+        until(lambda: legs(broker)["g"]["queued"] == 0, "an empty queue")
+        leg = legs(broker)["g"]
+        assert (leg["connects"], leg["failures"], leg["state"]) == (1, 0, "up")
+        if version == "5":
+            assert leg["dropped"]["refused_there"] == 2
+            until(lambda: broker.lines("the foreign broker refuses messages"), "a line")
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_what_mosquitto_sends_and_is_not_taken_is_dropped_and_the_rest_crosses(
+    version: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "ours.yaml"
+    config.write_text("mqtt: {max_packet_size: 1000}\n")
+    with (
+        Cluster(tmp_path / "ours") as cluster,
+        MosquittoBroker(tmp_path, "theirs") as foreign,
+        clients() as make,
+    ):
+        there = make(foreign.port)
+        there.done(there.publish("t/kept", bytes(5000), 1, retain=True))
+        flags = ("-c", str(config), "--discovery", "off", "--mqtt", version)
+        broker = gateway(cluster, "g", url(foreign.port), *flags)
+        up(broker, "g")
+        here = make(broker.port)
+        here.subscribe("t/#", 2)
+        for qos in (1, 2):
+            there.done(there.publish("t/large", bytes(500_000), qos))
+            there.done(there.publish("t/" + "x/" * 199, b"deep", qos))
+            there.done(there.publish("t/good", b"%d" % qos, qos))
+        assert here.got(4) == [b"deep", b"1", b"deep", b"2"]
+        until(lambda: legs(broker)["g"]["retained_merges"], "a comparison")
+        leg = legs(broker)["g"]
+        assert (leg["connects"], leg["failures"], leg["state"]) == (1, 0, "up")
+        # At MQTT 5 Mosquitto sends no packet that is too large. What is retained comes twice.
+        assert leg["dropped"]["refused_here"] == (0 if version == "5" else 4)
