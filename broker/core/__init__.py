@@ -6,9 +6,10 @@ above it and known to it by the Protocols in `ports` alone; what it offers to th
 nothing has `ports.NullJournal`.
 
 * Bytes come to `connection`, whose owner takes the packets: first `connect` (the handshake), then
-  `client` with `client_packets` (of a leg `leg_packets`), or a link of the cluster. `session_opening`, `connack`,
-  `predecessor` and `reauthentication` belong to CONNECT and AUTH. `connect` is where a client is
-  refused: too many connections, or too many in a second (`connection_rate`).
+  `client` with `client_packets` (of a leg `leg_packets`), or a link of the cluster.
+  `session_opening`, `connack`, `predecessor` and `reauthentication` belong to CONNECT and AUTH.
+  `connect` is where a client is refused: too many connections, or too many in a second
+  (`connection_rate`).
 * `publish` takes one PUBLISH with all its checks, `publisher` carries it to subscribers here and to
   the cluster. Nearly all messages go a shorter way, as runs of packets that look alike:
   `client_packets` at QoS 0, `qos_fast_path` with `publish_run` at QoS 1 and 2.
