@@ -20,9 +20,9 @@ STATM = Path("/proc/self/statm")
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 """The limit of a container's memory (cgroup version 2)."""
 
-SHARE = 0.6
-"""Part of the machine's memory that the broker may keep for clients by default. The process takes
-up to half as much again, and other programs run, too."""
+SHARE = 0.5
+"""Part of the memory, the machine's or the container's, that the broker may keep for clients by
+default. The process takes up to twice as much (docs/sizing.md)."""
 
 FREED_KEPT, BLOCK_KEPT = 64 << 20, 32 << 20
 """Bytes of freed memory that the C library keeps while large messages come, and of the largest

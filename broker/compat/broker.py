@@ -21,7 +21,7 @@ from amqtt.broker import (
     RetainedApplicationMessage,
     Server,
 )
-from amqtt.contexts import BrokerConfig, ListenerType, default_broker_plugins
+from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
@@ -107,7 +107,7 @@ class Broker(BrokerService, BrokerApi):
         self.mqtt_options: dict[str, Any] = {}
         self._options: dict[str, ListenerOptions] = {}
         given = {} if config is None else config
-        chosen = BrokerConfig.from_dict(self._prepared(given)) if isinstance(given, dict) else given
+        chosen = self._read(given) if isinstance(given, dict) else given
         # The configuration has no plugins.
         if chosen.plugins == default_broker_plugins():
             chosen = copy.copy(chosen)
@@ -139,6 +139,20 @@ class Broker(BrokerService, BrokerApi):
         self.accounts = Accounts(self.config.timeout_disconnect_delay or 0)
         self.plugins = Plugins(self, self.plugins_manager)
         self._make_node()
+
+    def _read(self, config: dict[str, Any]) -> BrokerConfig:
+        """Return a configuration as amqtt reads it, but for listeners that say themselves what
+        amqtt would take from the default one (`ssl: false`)."""
+        prepared = self._prepared(config)
+        listeners = copy.deepcopy(prepared.get("listeners"))
+        found = BrokerConfig.from_dict(prepared)
+        plain = ListenerConfig()
+        for name, entry in listeners.items() if isinstance(listeners, dict) else ():
+            for key, value in entry.items() if isinstance(entry, dict) else ():
+                field = str(key).replace("-", "_")
+                if name != "default" and getattr(plain, field, key) == value:
+                    setattr(found.listeners[name], field, getattr(plain, field))
+        return found
 
     def _prepared(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of a configuration without our keys; amqtt changes the one that it is

@@ -77,17 +77,6 @@ class ListenerSettings(Record):
     certfile: str | Path | None = None
     keyfile: str | Path | None = None
 
-    def over(self, default: ListenerSettings) -> ListenerSettings:
-        """Return this listener with the values of the `default` one where it has none of its own,
-        as amqtt does: a value that any listener has without a file is none of its own."""
-        return default.replace(
-            **{
-                name: value
-                for name in self.FIELDS
-                if (value := getattr(self, name)) != self.DEFAULTS[name]
-            }
-        )
-
 
 class Listeners(Record):
     """The listeners of a broker, and their options that amqtt does not have, by name. One is

@@ -111,7 +111,11 @@ def split_options(
     for name, entry in listeners.items():
         if name != "default" and isinstance(entry, dict):
             rest[name] = dict(entry)
-            options[name] = take_options(rest[name], options["default"])
+            base = options["default"]
+            if entry.get("ssl") is False:
+                # No certificate is shown there.
+                base = base.replace(require_certificate=False, use_identity_as_username=False)
+            options[name] = take_options(rest[name], base)
         elif name != "default":
             rest[name] = entry
     return {name: rest[name] for name in listeners}, options

@@ -47,11 +47,8 @@ def read_listeners(file: ConfigFile | None, listen: str | None = None) -> Listen
         found = ListenerSettings() if listen is None else ListenerSettings(bind=listen)
         return Listeners({"default": found})
     values, options = split_options(entries)
-    default = _settings(values["default"])
-    by_name = {"default": default}
-    for name, entry in values.items():
-        if name != "default":
-            by_name[name] = _settings(entry).over(default)
+    # What a listener does not say itself is as at the default one, as with amqtt.
+    by_name = {name: _settings(values["default"] | entry) for name, entry in values.items()}
     for name, listener in by_name.items():
         try:
             check_options(options[name], listener)
@@ -78,14 +75,15 @@ def listener_entries(file: ConfigFile, listen: str | None = None) -> dict[str, A
             entry["bind"] = str(entry["bind"])
         if listen is not None and name == "default":
             entry["bind"] = listen
-        _check_entry(file, ("listeners", str(name)), entry)
+        base = raw["default"]
+        kind = entry.get("type", base.get("type", KINDS[0]) if isinstance(base, dict) else KINDS[0])
+        _check_entry(file, ("listeners", str(name)), entry, kind)
         entries[str(name)] = entry
     return entries
 
 
-def _check_entry(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> None:
-    """Check the `entry` of one listener, which is at `path`. Raises ConfigError."""
-    kind = entry.setdefault("type", KINDS[0])
+def _check_entry(file: ConfigFile, path: KeyPath, entry: dict[str, Any], kind: object) -> None:
+    """Check the `entry` of one listener of this `kind`, which is at `path`. Raises ConfigError."""
     if kind not in KINDS:
         file.fail((*path, "type"), f"{kind!r} is not one of {', '.join(KINDS)}")
     for key, (types, words) in TYPES.items():
@@ -94,14 +92,14 @@ def _check_entry(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> None
             not isinstance(value, types) or (isinstance(value, bool) and types is not bool)
         ):
             file.fail((*path, file.spelt(path, key)), f"expected {words}, not {kind_of(value)}")
-    _check_values(file, path, entry)
+    _check_values(file, path, entry, str(kind))
     try:
         split_options({"default": entry})
     except OptionError as error:
         file.fail((*path, file.spelt(path, error.key)), str(error))
 
 
-def _check_values(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> None:
+def _check_values(file: ConfigFile, path: KeyPath, entry: dict[str, Any], kind: str) -> None:
     if not -1 <= (most := entry.get("max_connections", 0)) < 2**32:
         file.fail(
             (*path, file.spelt(path, "max_connections")),
@@ -113,10 +111,10 @@ def _check_values(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> Non
         if (name := entry.get(key)) and not Path(name).exists():
             file.fail((*path, key), f"cannot read {name}: No such file or directory")
     bind = entry.get("bind")
-    if bind is not None and entry["type"] != EXTERNAL:
+    if bind is not None and kind != EXTERNAL:
         try:
             if unix_path(bind) is None:
-                split_bind(bind, PORTS[entry["type"]])
+                split_bind(bind, PORTS[kind])
         except ValueError as error:
             file.fail((*path, "bind"), str(error))
     if entry.get("ssl") and entry.get("certfile") is None and path[1] == "default":

@@ -89,7 +89,8 @@ class Assembly:
             )
         if bind is None and settings.advertise is None and settings.discovery != "off":
             log.warning(
-                "no listener is plain tcp, so no other broker can dial this one: discovery is off"
+                "no listener is plain tcp, so no other broker can dial this one: discovery is off "
+                "(a listener has the ssl of the default one, unless it says ssl: false)"
             )
             settings.discovery = "off"
         return bind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.link_keys import cluster_key
+from mqttree.broker.compat.broker import Broker
 from mqttree.broker.compat.config import read_config
 from mqttree.broker.config.listener_model import describe_listeners, exposed, link_bind
 from mqttree.broker.config.listener_section import read_listeners
@@ -495,7 +497,6 @@ def test_a_listener_has_values_of_the_default_one_as_with_amqtt(key: str, tmp_pa
         "default": default,
         "bare": {},
         "own": {"bind": ":1885", "max_connections": 4},
-        "same": {"bind": "0.0.0.0:1883", "type": "tcp", "max_connections": 0, "ssl": False},
     }
     file = ConfigFile("f", {"listeners": listeners}, {})
     theirs = BrokerConfig.from_dict(read_config(file)).listeners
@@ -503,6 +504,29 @@ def test_a_listener_has_values_of_the_default_one_as_with_amqtt(key: str, tmp_pa
         assert getattr(ours, key) == str(getattr(theirs[name], key)) or (
             getattr(ours, key) == getattr(theirs[name], key)
         )
+
+
+PLAIN = {"bind": "0.0.0.0:1883", "type": "tcp", "max_connections": 0, "ssl": False}
+
+
+def test_a_plain_listener_beside_one_with_tls_is_plain_and_other_brokers_dial_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pem").write_text("")
+    pem = str(tmp_path / "pem")
+    default = {"bind": ":8883", "ssl": True, "certfile": pem, "keyfile": pem, "cafile": pem}
+    default |= {"max-connections": 3, "require-certificate": True}
+    file = ConfigFile("f", {"listeners": {"default": default, "plain": PLAIN}}, {})
+    listeners = read_listeners(file)
+    assert link_bind(listeners) == Address("0.0.0.0", 1883)
+    assert not listeners.options["plain"].require_certificate
+
+    async def amqtt() -> Any:
+        return Broker(read_config(file)).config.listeners["plain"]
+
+    theirs = asyncio.run(amqtt())
+    for key, value in PLAIN.items():
+        assert getattr(listeners.by_name["plain"], key) == getattr(theirs, key) == value
 
 
 def test_without_a_file_there_is_the_default_listener(tmp_path: Path) -> None:
