@@ -36,12 +36,14 @@ RUN groupadd --gid 10001 mqttree \
 USER 10001:10001
 WORKDIR /var/lib/mqttree
 VOLUME /var/lib/mqttree
-# The admin port can be reached from outside the container: it asks for the token in this file, made at the first start.
-ENV MQTTREE_ADMIN_TOKEN_FILE=/var/lib/mqttree/admin-token
+# The defaults, which a mounted file replaces. None of them is a variable or a flag, as these would win over the file.
+COPY deploy/container/mqttree.yaml /etc/mqttree/mqttree.yaml
+# For `mqttree status` and others in the container: they find the admin port as the broker does.
+ENV MQTTREE_CONFIG=/etc/mqttree/mqttree.yaml
 # MQTT, health and metrics, discovery
 EXPOSE 1883 8080 18830/udp
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["mqttree"]
-CMD ["run", "--listen", "0.0.0.0:1883", "--admin", "0.0.0.0:8080", "--data-dir", "/var/lib/mqttree"]
+CMD ["run", "-c", "/etc/mqttree/mqttree.yaml"]

@@ -168,37 +168,54 @@ def _connection(
 
 
 def admin_port(arguments: argparse.Namespace) -> AdminPort:
-    """Return the admin port that the command line or the environment names. Raises ConfigError."""
+    """Return the admin port that the command line names, or where the broker of this machine has
+    it. Raises ConfigError."""
     return AdminPort(admin_address(arguments), credentials_of(arguments))
 
 
+def _setting(arguments: argparse.Namespace, name: str) -> tuple[str, str | None]:
+    """Return the setting of the broker of this machine, and where it stands: as a flag, in the
+    environment, or in the file that MQTTREE_CONFIG names. Raises ConfigError."""
+    flag, variable = f"--{name}", f"MQTTREE_{name.replace('-', '_').upper()}"
+    if (value := getattr(arguments, name.replace("-", "_"))) is not None:
+        return flag, value
+    if value := os.environ.get(variable):
+        return variable, value
+    path = os.environ.get("MQTTREE_CONFIG")
+    # What --admin names is another broker.
+    if not path or arguments.admin is not None:
+        return flag, None
+    from mqttree.broker.config.yaml_file import ConfigFile
+
+    file = ConfigFile.read(path)
+    section = file.data.get("federation")
+    key = file.spelt(("federation",), name.replace("-", "_"))
+    value = section.get(key) if isinstance(section, dict) else None
+    return file.where(("federation", key)), None if value is None else str(value)
+
+
 def admin_address(arguments: argparse.Namespace) -> Address:
-    """Return the admin address from the flag, the environment or the default. Raises
+    """Return the admin address from the flag, the environment, the file or the default. Raises
     ConfigError."""
     from mqttree.broker.config.options import OPTIONS
     from mqttree.broker.config.yaml_file import ConfigError
 
-    where, value = "", DEFAULT_ADMIN
-    if arguments.admin is not None:
-        where, value = "--admin: ", arguments.admin
-    elif os.environ.get("MQTTREE_ADMIN"):
-        where, value = "MQTTREE_ADMIN: ", os.environ["MQTTREE_ADMIN"]
+    where, value = _setting(arguments, "admin")
     try:
-        found: Address = OPTIONS["admin"].read(value)
+        found: Address = OPTIONS["admin"].read(DEFAULT_ADMIN if value is None else value)
     except ValueError as error:
-        raise ConfigError(f"{where}{error}") from None
+        raise ConfigError(f"{where}: {error}") from None
     return found
 
 
 def credentials_of(arguments: argparse.Namespace) -> Credentials:
-    """Return what opens the admin port, from flags and the environment. Raises ConfigError."""
+    """Return what opens the admin port, from flags, the environment and the file. Raises
+    ConfigError."""
     from pathlib import Path
 
     from mqttree.broker.config.yaml_file import ConfigError
 
-    where, file = "--admin-token-file", arguments.admin_token_file
-    if file is None:
-        where, file = "MQTTREE_ADMIN_TOKEN_FILE", os.environ.get("MQTTREE_ADMIN_TOKEN_FILE")
+    where, file = _setting(arguments, "admin-token-file")
     if not file and arguments.admin_cafile is None:
         return Credentials()
     token, context = "", None

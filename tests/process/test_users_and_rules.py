@@ -16,11 +16,13 @@ import pytest
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
 from mqttree.broker.wire import Connack, Connect, encode_packet
-from tests.kit.brokers import Broker, Cluster
+from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.clients import Make
+from tests.kit.command import mqttree
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
-from tests.process.certificates import self_signed
+from tests.process.certificates import Authority, self_signed
+from tests.text.test_code_blocks import blocks
 
 CONFIG = """
 listeners:
@@ -220,3 +222,51 @@ def test_a_reload_reads_the_access_section_again(one: Guarded) -> None:
     config.write_text(text.partition("access:")[0])
     one.reload("INFO", "reloaded: certificates of secure, anonymous access allowed")
     assert answer(one.open, None) == 0
+
+
+def test_the_file_of_the_page_about_containers_does_what_the_page_says(
+    tmp_path: Path, make: Make
+) -> None:
+    found = [block for _, block in blocks(Path("docs/guides/containers.md").read_text())]
+    (config,) = [block for block in found if block.startswith("listeners:")]
+    (rules,) = [block for block in found if block.startswith("user *")]
+    authority = Authority(tmp_path / "issuer")
+    certificate, key = authority.issue("broker")
+    for name, text in {
+        "broker.pem": certificate.read_text(),
+        "broker.key": key.read_text(),
+        "rules": rules,
+        "users": "\n".join(entries("anna", "secret", os.urandom)),
+    }.items():
+        (tmp_path / name).write_text(text)
+    secret_file(tmp_path, "secret", "0123456789abcdef")
+    plain, tls, web, admin = free_ports(4)
+    ports = {1883: plain, 8883: tls, 9001: web, 8080: admin}
+    for default, port in ports.items():
+        config = config.replace(f"0.0.0.0:{default}", f"127.0.0.1:{port}")
+    config = config.replace("/etc/mqttree", str(tmp_path))
+    config = config.replace("/var/lib/mqttree", str(tmp_path / "data"))
+    (tmp_path / "mqttree.yaml").write_text(config)
+
+    broker = Broker(tmp_path, "b", [], cluster="c")
+    broker.flags, broker.admin = ["-c", str(tmp_path / "mqttree.yaml")], admin
+    with Cluster(tmp_path) as cluster:
+        cluster.brokers.append(broker.start())
+        status = {"MQTTREE_CONFIG": str(tmp_path / "mqttree.yaml")}
+        until(lambda: mqttree("status", **status).returncode == 0, "the broker")
+        anna = ("anna", "secret")
+        device = make(tls, user=anna, ca=authority.ca, client_id="device")
+        page = make(web, user=anna, ca=authority.ca, transport="websockets")
+        page.subscribe("user/anna/#", 1)
+        device.publish("user/anna/x", b"in", 1)
+        device.publish("public/x", b"not allowed", 1)
+        device.publish("user/anna/y", b"kept", 1, retain=True)
+        assert page.got(2) == [b"in", b"kept"]
+        with pytest.raises(AssertionError, match="Not authorized"):
+            make(plain)
+        broker.kill()
+        broker.start()
+        until(lambda: mqttree("status", **status).returncode == 0, "the broker")
+        again = make(plain, user=anna)
+        again.subscribe("user/anna/#", 1)
+        assert again.got(1) == [b"kept"]

@@ -32,7 +32,7 @@ from tests.process.certificates import Authority
 from tests.text.test_architecture import ROOT, files, read
 
 PROGRAMS = re.compile(
-    r"\.|base64|cat|chrt|curl|docker|head|kill|kubectl|make|mosquitto_[ps]ub|mqttree|pip|python3?|sleep"
+    r"\.|base64|cat|chrt|curl|docker|head|kill|kubectl|make|mkdir|mosquitto_[ps]ub|mqttree|pip|python3?|sleep"
     r"|spark-submit|umask|xdg-open|\.venv/bin/\w+|[A-Z]+=\S+"
 )
 """What a command begins with: ours, and programs of others that the pages call."""

@@ -34,6 +34,7 @@ LIVE = {"--brokers", "--port", "--cluster"}
 NO_OPTIONS = {"MQTTREE_CONFIG", "MQTTREE_COMPILE", "MQTTREE_OPTIMISE", "MQTTREE_CORE"}
 """Variables that are read without the command line: by the build, or before anything else."""
 NOT_OURS = {"--build", "--build-arg", "--force-reinstall", "--no-deps"}
+NOT_OURS |= {"--rm", "--user", "--entrypoint", "--hostname", "--signal", "--health-cmd"}
 NOT_OURS |= {"--detach", "--volumes", "--from-file", "--now", "--full", "--force"}
 """Flags of other programs that the pages call."""
 

@@ -13,7 +13,9 @@ import yaml
 
 from mqttree.broker.cli.main import make_parser
 from mqttree.broker.cli.run import SHUTDOWN_TIMEOUT
-from mqttree.broker.config.options import OPTIONS
+from mqttree.broker.config.listener_section import read_listeners
+from mqttree.broker.config.options import OPTIONS, split_bind
+from mqttree.broker.config.yaml_file import ConfigFile
 from mqttree.broker.io.admin_http import OPEN
 from mqttree.broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, LEG_HELP, REASON_HELP
 from tests.text.test_metrics_page import LABELS
@@ -103,16 +105,24 @@ def user_of_image() -> int:
     return int(user)
 
 
-def test_kubernetes_runs_a_command_line_that_exists() -> None:
+def test_kubernetes_mounts_a_file_in_place_of_the_images() -> None:
     (container,) = pod()["containers"]
-    arguments = make_parser().parse_args(container["args"])
-    assert arguments.command == "run"
-    assert arguments.discovery == "dns"
+    # The image's own, which reads the file.
+    assert not {"args", "command"} & container.keys()
+    (config,) = manifests()["ConfigMap"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    (volume,) = [volume for volume in pod()["volumes"] if "configMap" in volume]
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    (name,) = config["data"]
+    assert f"{mounted[volume['name']]}/{name}" == "/etc/mqttree/mqttree.yaml"
+    file = ConfigFile.parse(name, config["data"][name])
+    said = file.section(("federation",), OPTIONS)
+    assert said["discovery"] == "dns"
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert arguments.listen.endswith(f":{ports['mqtt']}")
-    assert arguments.admin.endswith(f":{ports['admin']}")
+    assert split_bind(read_listeners(file).by_name["default"].bind or "").port == ports["mqtt"]
+    assert said["admin"].endswith(f":{ports['admin']}")
     headless, clients = manifests()["Service"]
-    assert arguments.seed == [f"{headless['metadata']['name']}:{ports['mqtt']}"]
+    assert said["seed"] == f"{headless['metadata']['name']}:{ports['mqtt']}"
     assert headless["spec"]["clusterIP"] == "None"
     # Brokers that are not ready yet have to be found, as they wait for each other.
     assert headless["spec"]["publishNotReadyAddresses"] is True
@@ -126,9 +136,8 @@ def test_kubernetes_runs_a_command_line_that_exists() -> None:
     for variable in container["env"]:
         name = variable["name"].removeprefix("MQTTREE_").lower()
         assert OPTIONS[name].flag
-    mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
-    for file in (arguments.secret_file, arguments.admin_token_file, arguments.data_dir):
-        assert any(file.startswith(path) for path in mounted)
+    for key in ("secret_file", "admin_token_file", "data_dir"):
+        assert any(said[key].startswith(path) for path in mounted.values())
 
 
 def test_kubernetes_asks_for_health_and_drains_in_time() -> None:
