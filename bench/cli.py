@@ -19,6 +19,7 @@ from mqttree.bench.load.mix import run_mix
 from mqttree.bench.load.mixture import MixSpec
 from mqttree.bench.runner import arguments as options
 from mqttree.bench.studies import comparison, micro, mixed, targets
+from mqttree.broker.cli.command_line import Parser
 
 TOOLS = {
     "converge": (
@@ -139,7 +140,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _parser(reporting: bool) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mqttree bench", description="Measure brokers.")
+    parser = Parser(prog="mqttree bench", description="Measure brokers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     comparing = commands.add_parser(

@@ -24,6 +24,7 @@ from mqttree.bench.placement import (
 )
 from mqttree.bench.placement.grid import Case
 from mqttree.bench.workloads import named, simulator, workload, workload_file
+from mqttree.broker.cli.command_line import Parser
 from mqttree.placement import traffic
 from mqttree.placement.state import MAX_BROKERS
 
@@ -54,7 +55,7 @@ def _gamma(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mqttree bench placement",
         description="Where clients should connect, computed and measured.",
     )

@@ -13,6 +13,7 @@ from mqttree.bench import checked
 from mqttree.bench.placement import averages, scaling, scaling_page
 from mqttree.bench.runner import run, run_folder
 from mqttree.bench.runner.arguments import of_run
+from mqttree.broker.cli.command_line import Parser
 
 SCENARIOS = ("scaling-costs", "scaling-social", "scaling-pairs")
 MEASURES = (*scaling.MEASURES, *scaling.RESOURCES)
@@ -83,7 +84,7 @@ def _carry_out(arguments: argparse.Namespace) -> int:
         f"--repeat={arguments.rounds or 0}",
     ]
     words += [f"--{name}" for name in ("short", "resume") if getattr(arguments, name)]
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     of_run(parser)
     return run.main(parser.parse_args(words))
 

@@ -18,6 +18,7 @@ from mqttree.bench import checked
 from mqttree.bench.spark import source
 from mqttree.bench.spark.session import SparkMissingError, cause, is_local, java, require, session
 from mqttree.bench.spark.stages import Stages
+from mqttree.broker.cli.command_line import Parser
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command; 0: done, 1: Spark failed, 2: bad input, or Java or PySpark is
     missing."""
-    parser = argparse.ArgumentParser(prog="mqttree bench", description="Read traces by Spark.")
+    parser = Parser(prog="mqttree bench", description="Read traces by Spark.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     making = commands.add_parser("tables", help="aggregate the runs below folders")
     source.add_folders(making)

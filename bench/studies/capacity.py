@@ -7,7 +7,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import select
 import socket
 import statistics
@@ -19,6 +18,7 @@ from mqttree.bench import checked
 from mqttree.bench.lab import topology as topologies
 from mqttree.bench.lab.brokers import KINDS
 from mqttree.bench.lab.lab import Lab, LabError
+from mqttree.broker.cli.command_line import Parser
 from mqttree.broker.config.yaml_file import ConfigError
 
 PORT = 7000
@@ -100,9 +100,7 @@ def stream(lab: Lab, pairs: list[tuple[str, str]], seconds: float) -> list[float
 
 def main(argv: Sequence[str]) -> int:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench capacity", description=__doc__.split("\n", 1)[0]
-    )
+    parser = Parser(prog="mqttree bench capacity", description=__doc__.split("\n", 1)[0])
     parser.add_argument("topology", nargs="?", default="mesh5")
     parser.add_argument(
         "--seconds", type=checked.positive, default=6.0, metavar="S", help="of full load (6)"

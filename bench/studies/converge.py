@@ -17,7 +17,6 @@ messages go from broker to broker and past the root.)
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
@@ -29,6 +28,7 @@ from typing import Any
 from mqttree.bench.lab.agreement import agreed, ask
 from mqttree.bench.lab.loopback import Broker
 from mqttree.bench.load import LoadError, Probe
+from mqttree.broker.cli.command_line import Parser
 
 PROBE = 0.005
 """s between two probes."""
@@ -182,9 +182,7 @@ async def run(count: int, rounds: int, routing: str) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Carry out the command line; 0: done, 1: brokers did not agree."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench converge", description=__doc__.split("\n\n", 1)[0]
-    )
+    parser = Parser(prog="mqttree bench converge", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--brokers", type=int, default=5, metavar="N")
     parser.add_argument("--rounds", type=int, default=20, metavar="N")
     parser.add_argument(

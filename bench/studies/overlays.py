@@ -10,13 +10,13 @@ from where messages are published (docs/decisions/0020).
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from mqttree.broker.cli.command_line import Parser
 from mqttree.broker.cluster.strategy.path_costs import DELTA, GAMMA, THROUGH
 from mqttree.routing.shortest_paths import Graph
 
@@ -198,7 +198,7 @@ def note(
 
 def main(argv: Sequence[str]) -> int:
     """Print a table for each network; 0."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mqttree bench overlays", description="Compare trees by what messages cross."
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N")

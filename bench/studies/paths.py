@@ -34,6 +34,7 @@ from mqttree.bench.lab.topology import Topology, Wire
 from mqttree.bench.load import LoadError, Probe
 from mqttree.bench.load.mix import run_mix
 from mqttree.bench.load.mixture import MixSpec
+from mqttree.broker.cli.command_line import Parser
 
 PATIENCE = 30.0
 """s; a phase that takes longer has failed, and is printed as such."""
@@ -465,9 +466,7 @@ def run(options: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Parse the command line; 2: bad input."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench paths", description=(__doc__ or "").split("\n", 1)[0]
-    )
+    parser = Parser(prog="mqttree bench paths", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--rounds", type=_between(1, 1000), default=5, metavar="N", help="(5)")
     parser.add_argument("--routing", choices=ROUTINGS, default="interest", help="(interest)")
     parser.add_argument("--brokers", type=_between(2, 50), default=7, metavar="N", help="(7)")

@@ -6,7 +6,6 @@ One process writes a journal as a broker does, with snapshots, and ends; another
 
 from __future__ import annotations
 
-import argparse
 import gc
 import multiprocessing
 import random
@@ -16,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from mqttree.broker.cli.command_line import Parser
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Nowhere
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
@@ -125,7 +125,7 @@ def resident() -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Carry out the command line."""
-    parser = argparse.ArgumentParser(prog="mqttree bench restart", description=__doc__)
+    parser = Parser(prog="mqttree bench restart", description=__doc__)
     parser.add_argument(
         "--retained", type=int, default=1_000_000, help="retained messages of 64 bytes (1000000)"
     )

@@ -8,12 +8,13 @@ so that no clock has to be set, and none that is set meanwhile does harm.
 
 from __future__ import annotations
 
-import argparse
 import socket
 import struct
 import sys
 import time
 from collections.abc import Iterable, Sequence
+
+from mqttree.broker.cli.command_line import Parser
 
 PORT = 4711
 ROUNDS = 50
@@ -98,9 +99,7 @@ def serve(listener: socket.socket, clients: int | None = None) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Serve, or measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="mqttree bench clock", description="Compare the clocks of two machines."
-    )
+    parser = Parser(prog="mqttree bench clock", description="Compare the clocks of two machines.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="be the common time")
     serving.add_argument("--host", default="0.0.0.0", metavar="ADDRESS")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mqttree.bench.trace import Writer
+from mqttree.broker.cli.command_line import Parser
 
 BROKERS = ("b0", "b1", "b2", "b3", "b4")
 PUBLISHERS = 100
@@ -124,7 +124,7 @@ def _about(run: str, rows: int, seed: int, zero: int, count: int) -> dict[str, A
 
 def main(argv: Sequence[str]) -> int:
     """Make one run."""
-    parser = argparse.ArgumentParser(prog="mqttree bench generate", description=__doc__)
+    parser = Parser(prog="mqttree bench generate", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
         "--rows", type=int, default=1_000_000, metavar="N", help="trace rows (1,000,000)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from mqttree.bench import checked
 from mqttree.bench.trace.writer import Writer
+from mqttree.broker.cli.command_line import Parser
 
 _STEP = 0.002  # s between two bursts of the paced loop
 
@@ -42,7 +42,7 @@ def spent(rate: int, seconds: float, writer: Writer | None) -> float:
 
 def main(argv: Sequence[str]) -> int:
     """Print one line for each round and the median."""
-    parser = argparse.ArgumentParser(prog="mqttree bench overhead", description=__doc__)
+    parser = Parser(prog="mqttree bench overhead", description=__doc__)
     rate = partial(checked.count, most=10**9)
     parser.add_argument(
         "--rate", type=rate, default=50_000, metavar="N", help="events a second (50,000)"

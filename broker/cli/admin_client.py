@@ -30,6 +30,10 @@ class StatusError(Exception):
     """There is no answer, or none of a broker; the text is one line."""
 
 
+class TokenError(StatusError):
+    """The token is wrong, or there is none."""
+
+
 class Credentials(NamedTuple):
     """What opens an admin port that asks for more than a connection."""
 
@@ -115,7 +119,7 @@ class AdminPort(NamedTuple):
             connection.request(method, target, headers=headers)
             answer = connection.getresponse()
             if answer.status == 401:
-                raise StatusError(
+                raise TokenError(
                     f"{where} does not take this token"
                     if token
                     else f"{where} wants a token (--admin-token-file)"

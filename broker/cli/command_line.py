@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 DEFAULT_ADMIN = "127.0.0.1:8080"
@@ -21,9 +22,38 @@ class Parser(argparse.ArgumentParser):
         return argparse.HelpFormatter(self.prog, width=_columns() - 2)
 
     def error(self, message: str) -> NoReturn:
-        """Write `message` to the standard error. Raises SystemExit with code 2."""
-        complain(f"{message} (see {self.prog} --help)", "mqttree")
+        """Write `message` to the standard error, with the word that was meant if one is close.
+        Raises SystemExit with code 2."""
+        complain(f"{message}{self._meant(message)} (see {self.prog} --help)", "mqttree")
         raise SystemExit(2)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Return what `args` (else the program's own) say, put into `namespace`. The parser of a
+        command complains of what it does not know. Raises SystemExit."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser: argparse.ArgumentParser = self
+            for action in self._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    parser = action.choices[getattr(found, action.dest)]
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found
+
+    def _meant(self, message: str) -> str:
+        """Return a question after the flag or command that is closest to an unknown one."""
+        import difflib
+        import re
+
+        if unknown := re.match(r"unrecognized arguments: (-[^\s=]+)", message):
+            known = list(self._option_string_actions)
+        elif unknown := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            known = re.findall(r"[\w-]+", unknown[2])
+        else:
+            return ""
+        found = difflib.get_close_matches(unknown[1], known, 1)
+        return f"; did you mean {found[0]}?" if found else ""
 
 
 def _columns() -> int:

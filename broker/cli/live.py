@@ -23,12 +23,14 @@ from typing import Any
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.cli.admin_client import AdminPort, StatusError
-from mqttree.broker.cli.command_line import Parser, complain
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
 from mqttree.broker.cli.table import cut
 from mqttree.broker.cli.tree_view import Seen, draw
+from mqttree.broker.config.options import split_bind
 
 HOST = "127.0.0.1"
-FIRST_ADMIN_PORT = 8883
+FIRST_ADMIN_PORT = split_bind(DEFAULT_ADMIN).port
+"""That of the first broker if it is free: `mqttree status` finds it."""
 MAX_BROKERS = 64
 """brokers; each is a process of some 50 MB."""
 INTERVAL = 0.5
@@ -101,7 +103,7 @@ class Child:
         """Return what the picture shows of the broker."""
         code = self.process.poll()
         ended = None if code is None else _ending(code)
-        return Seen(self.port, self.process.pid, ended, self.state, *self.rates)
+        return Seen(self.port, self.process.pid, ended, self.state, *self.rates, str(self.admin))
 
     def last_words(self) -> str:
         """Return the last line that it logged, without its time and level."""

@@ -1,8 +1,8 @@
 """`mqttree run | status | drain | passwd | live | federate | bench` and the commands of
 `operator_commands`: the command line.
 
-Exit codes: 0 all went well; 1 no broker answered; 2 bad input of any kind, said in one line; 130
-interrupted.
+Exit codes: 0 all went well; 1 no broker answered; 2 bad input of any kind, or a package is missing,
+said in one line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "mqttree"):
+            raise
+        complain(f"{package} is missing: pip install {package}")
+        return 2
 
 
 def _open_streams() -> None:
@@ -66,10 +72,10 @@ def _main(words: list[str]) -> int:
         return 2 if bench is None else int(bench.main(words[1:]) or 0)
     try:
         parser = make_parser(words)
-        arguments, unknown = parser.parse_known_args(words)
-        if unknown:
-            parser.prog += f" {arguments.command}"
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        if not words:
+            parser.print_help()
+            return 0
+        arguments = parser.parse_args(words)
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2
     from mqttree.broker.config.yaml_file import ConfigError
@@ -133,13 +139,13 @@ def _bench() -> Any:
 
 def _operate(arguments: argparse.Namespace) -> int:
     from mqttree.broker.cli import operator_commands
-    from mqttree.broker.cli.admin_client import StatusError
+    from mqttree.broker.cli.admin_client import StatusError, TokenError
 
     try:
         return operator_commands.run(arguments)
     except StatusError as error:
         complain(str(error))
-        return 1
+        return 2 if isinstance(error, TokenError) else 1
 
 
 def _complete(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqttree.broker.base.log_format import printable
+from mqttree.broker.cli.command_line import DEFAULT_ADMIN
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class Seen:
     """messages/s received, from clients and links."""
     given: float = 0.0
     """messages/s sent, to clients and links."""
+    admin: str = ""
+    """HOST:PORT of its admin port."""
 
 
 def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
@@ -120,4 +123,7 @@ def _to_try(brokers: list[Seen], known: dict[str, Seen]) -> list[str]:
         ):
             lines.append(f"  kill -9 {broker.pid}    # the root: {broker.port}")
             break
+    admin = living[0].admin
+    status = "mqttree status" if admin == DEFAULT_ADMIN else f"mqttree status --admin {admin}"
+    lines.append(f"  {status}    # dashboard: http://{admin}/")
     return [*lines, "Ctrl-C stops all of it."]

@@ -109,13 +109,13 @@ def test_status_and_drain_bring_the_token(tmp_path: Path) -> None:
     try:
         until(lambda: made.exists() and broker.lines("listens on"), "the broker made its token")
         assert refused("status", *where) == (
-            1,
+            2,
             f"mqttree: 127.0.0.1:{broker.admin} wants a token (--admin-token-file)\n",
         )
         assert "wants a token (--admin-token-file)" in refused("links", *where)[1]
         other = secret_file(tmp_path, "token", TOKEN)
         code, text = refused("status", *where, "--admin-token-file", other)
-        assert (code, "does not take this token" in text) == (1, True)
+        assert (code, "does not take this token" in text) == (2, True)
         for command in ("status", "links"):
             assert refused(command, *where, "--admin-token-file", str(made)) == (0, "")
         # A new token holds after SIGHUP.

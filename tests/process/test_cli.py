@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,14 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "mqttree: the following arguments are required: COMMAND"),
         (["rnu"], "mqttree: argument COMMAND: invalid choice: 'rnu'"),
         (
             ["run", "--bogus"],
             "mqttree: unrecognized arguments: --bogus (see mqttree run --help)",
+        ),
+        (
+            ["run", "--sed=h:1"],
+            "mqttree: unrecognized arguments: --sed=h:1; did you mean --seed? (see mqttree run",
         ),
         (["run", "--lis", "127.0.0.1:1"], "mqttree: unrecognized arguments: --lis"),
         (["run", "--listen"], "mqttree: argument --listen: expected one argument"),
@@ -106,6 +110,39 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
 )
 def test_a_wrong_command_line_is_answered_by_one_line(words: list[str], line: str) -> None:
     assert one_line(mqttree(*words)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["staus"], "status"),
+        (["federat", "--broker", "x"], "federate"),
+        (["drain", "--withn", "3"], "--within"),
+        (["live", "--prt", "2000"], "--port"),
+        (["bench", "lod"], "load"),
+        (["bench", "run", "local", "--shrt"], "--short"),
+        (["completion", "bsh"], "bash"),
+    ],
+)
+def test_a_misspelt_command_or_flag_is_answered_by_the_one_that_was_meant(
+    words: list[str], meant: str
+) -> None:
+    assert f"; did you mean {meant}? (see mqttree" in one_line(mqttree(*words))
+
+
+def test_mqttree_alone_prints_what_there_is() -> None:
+    found = mqttree()
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("usage: mqttree ")
+    assert "alarms" in found.stdout
+
+
+def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "uvloop.py").write_text("raise ModuleNotFoundError('no', name='uvloop')")
+    found = mqttree("run", "--listen", "127.0.0.1:0", PYTHONPATH=str(tmp_path))
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[-1] == "mqttree: uvloop is missing: pip install uvloop"
+    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -364,6 +401,12 @@ def test_live_shows_a_tree_and_its_repair_and_ends_its_brokers(tmp_path: Path) -
         )
         assert f"mosquitto_sub -p {port + 1} -t 'demo/#' -v\n" in picture
         assert f"mosquitto_pub -p {port} -t demo/hello -m hi\n" in picture
+        # Whatever port was free: the command that it names finds the broker.
+        [(words, page)] = re.findall(r"  mqttree (status.*)    # dashboard: (http://\S+)", picture)
+        assert mqttree(*words.split()).returncode == 0
+        with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
+            assert b"<title>" in answer.read()
+        assert 8883 > int(page.rstrip("/").rpartition(":")[2]) >= 8080
         named, pid, again = (int(number) for number in ROOT.findall(picture)[0])
         assert named == again
         assert named in range(port, port + 3)

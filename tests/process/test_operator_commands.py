@@ -89,10 +89,26 @@ def test_topics_are_shown_with_their_rates_or_retained(three: list[Broker]) -> N
     )
     assert found[0]["per_s"] > 0
     assert shown(three[0], "topics")[0].split() == ["TOPIC", "MESSAGES/S", "RECEIVERS"]
+    assert as_json(three[0], "topics", "--filter", "r/1/#")["total"] == 1
+    assert as_json(three[0], "topics", "--filter", "other/#")["topics"] == []
     lines = shown(three[2], "topics", "--retained", "--filter", "r/+", "--limit", "2")
     assert [line.split()[0] for line in lines[1:3]] == ["r/0", "r/1"]
     assert lines[-1] == "and 3 more (--limit)"
     assert as_json(three[2], "topics", "--retained", "r/4")["retained"][0]["bytes"] == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "--filter", "a#"),
+        ("topics", "--retained", "--filter", "a#"),
+        ("links", "--topic", "a/#"),
+        ("links", "--origin", "nowhere"),
+    ],
+)
+def test_what_the_broker_cannot_use_is_bad_input(three: list[Broker], words: list[str]) -> None:
+    found = mqttree(*words, *at(three[0]))
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1), found
 
 
 def test_links_are_shown_with_the_names_of_their_ends(three: list[Broker]) -> None:
