@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.io.api import federation
+from mqttree.broker.io.api.alarm_history import AlarmHistory
 from mqttree.broker.io.api.link_rates import LinkRates
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Monitor:
         """The share of one processor core that the broker used in the last second."""
         self._before = _faults(node)
         self._new_faults: dict[str, tuple[int, float]] = {}
+        self.alarm_history = AlarmHistory()
         self._note([])
         self._due = self._at + INTERVAL
         self._timer = loop.call_at(self._due, self._look)
@@ -119,6 +121,7 @@ class Monitor:
         self._at, self._counts, self._cpu = now, counts, cpu
         self.link_rates.look(self._parts.cluster.links, now)
         self._look_for_faults(now)
+        self.alarm_history.look(self.alarms(), time.time())
         self._looks += 1
         if self._looks % HISTORY == 0:
             self._add_row(now, counts, cpu)

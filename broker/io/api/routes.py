@@ -94,7 +94,7 @@ ROUTES: Final = (
     ),
     Route("GET", "/topology", "topology", "All brokers and links of the federation", "Topology"),
     Route("GET", "/brokers", "brokers", "All brokers of the federation", "Brokers"),
-    Route("GET", "/links", "links", "All links of the federation", "Links"),
+    Route("GET", "/links", "links", "All links of the federation", "Links", (AT,)),
     Route(
         "GET",
         "/tree",

@@ -118,6 +118,13 @@ ended string?: crash (closed without a goodbye), silence or cut off (no broker h
 """,
     "Alarms": """
 alarms [Alarm]: errors first
+history [PastAlarm]: those that are over, 200 at most, the last one to end at the end
+""",
+    "PastAlarm": """
+level string: error or warning
+text string: one line, as it was last
+since number: s since the epoch
+until number: s since the epoch
 """,
     "History": """
 interval_s number: between two rows

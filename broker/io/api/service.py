@@ -193,7 +193,8 @@ class Api:
 
     def alarms(self, values: Values, asker: Asker) -> None:
         """Answer with what needs attention."""
-        asker.then(200, {"alarms": self.monitor.alarms()})
+        monitor = self.monitor
+        asker.then(200, {"alarms": monitor.alarms(), "history": list(monitor.alarm_history.past)})
 
     def history(self, values: Values, asker: Asker) -> None:
         """Answer with the last hour."""

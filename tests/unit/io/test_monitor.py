@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from typing import Any
 
 import pytest
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.io.api import federation
+from mqttree.broker.io.api.alarm_history import MAX_PAST
 from mqttree.broker.io.api.event_stream import BEHIND, EventStream
-from mqttree.broker.io.api.monitor import COLUMNS, HISTORY, ROWS, Monitor
+from mqttree.broker.io.api.monitor import ALARM, COLUMNS, HISTORY, ROWS, Monitor
 from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.node import Node
 from tests.kit.loop_harness import Loop
@@ -64,6 +66,24 @@ def test_a_leg_that_is_down_is_an_error_ahead_of_warnings() -> None:
     watch.legs = [{"name": "plant", "state": "waiting"}, {"name": "up", "state": "up"}]
     assert watch.alarms()[0] == ("error", "leg plant is not up: waiting")
     assert [level for level, _ in watch.alarms()] == ["error", "warning"]
+
+
+def test_an_alarm_that_is_over_is_history() -> None:
+    watch = Watch()
+    watch.legs = [{"name": "plant", "state": "waiting"}]
+    watch.look(10)
+    assert watch.monitor.alarm_history.past == deque()
+    # What it says may change; the alarm is the same.
+    watch.legs = [{"name": "plant", "state": "dialling"}]
+    watch.look()
+    watch.legs = []
+    watch.look()
+    (over,) = watch.monitor.alarm_history.past
+    assert (over["level"], over["text"]) == ("error", "leg plant is not up: dialling")
+    assert over["since"] <= over["until"]
+    for number in range(MAX_PAST + 1):
+        watch.monitor.alarm_history.look([{**ALARM, "text": f"{number}"}], 0.0)
+    assert len(watch.monitor.alarm_history.past) == MAX_PAST
 
 
 def test_rates_are_those_of_the_last_second() -> None:
