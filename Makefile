@@ -19,7 +19,7 @@
 #   make paths [ARGS=...]    what a hop costs, and how fast ways between brokers open and close, as a table
 #   make containers          three brokers in podman, as compose.yaml has them, tried
 #   make compose             compose.yaml itself with podman-compose, to a message and a picture of the dashboard
-#   make picture             docs/pictures/dashboard.png, of five brokers in a browser
+#   make picture             docs/pictures/dashboard*.png, of five brokers in a browser
 #   make lock                new constraints.txt
 #   make clean               removes what was made, .venv too
 

@@ -1,4 +1,5 @@
-"""`make picture`: the dashboard of five brokers with clients, as a picture for the pages.
+"""`make picture`: the dashboard of five brokers with clients, as pictures for the pages: the file
+that is named, and that of a phone beside it (FILE-phone.png).
 
 Which broker is the root, and where each one stands, is as it happens. With an address and the file
 of a token (`python -m tests.picture FILE ADDRESS TOKEN_FILE`): of three brokers that run already.
@@ -50,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _take(browser: Browser, cluster: Cluster, clients: list[Client], path: Path) -> None:
-    browser.size(1280, 900)
+    browser.size(1300, 980)
     browser.open(f"http://127.0.0.1:{cluster.brokers[0].admin}/")
     browser.wait("document.querySelectorAll('#origin option').length === 6")
     browser.run(
@@ -61,7 +62,14 @@ def _take(browser: Browser, cluster: Cluster, clients: list[Client], path: Path)
     # The charts need two rows of the history, one each ten seconds; each round is traffic.
     until(lambda: _rounds(browser, clients), "charts with lines")
     path.parent.mkdir(parents=True, exist_ok=True)
+    browser.run("document.querySelectorAll('#graph g')[2].dispatchEvent(new Event('click'))")
+    browser.wait("document.querySelector('#details').textContent.includes('Links')")
+    browser.run("scrollTo(0, 0)")
     browser.picture(path)
+    browser.scheme("dark")
+    browser.size(390, 844)
+    browser.wait("document.querySelector('#graph').clientWidth < 390")
+    browser.picture(path.with_stem(f"{path.stem}-phone"))
 
 
 def _take_running(address: str, token: str, path: Path) -> None:

@@ -125,6 +125,21 @@ class Browser:
             mobile=width < 600,
         )
 
+    def scheme(self, name: str) -> None:
+        """Prefer the colour scheme "light" or "dark"."""
+        feature = {"name": "prefers-color-scheme", "value": name}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    def point(self, selector: str) -> None:
+        """Move the pointer to the middle of an element."""
+        box = "const box = found.getBoundingClientRect()"
+        x, y = self.run(
+            f"(() => {{ const found = document.querySelector({json.dumps(selector)});"
+            f" found.scrollIntoView({{block: 'center'}}); {box};"
+            " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def picture(self, path: Path) -> None:
         """Write what the page looks like."""
         found = self.call("Page.captureScreenshot", format="png")

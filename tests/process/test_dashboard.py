@@ -32,6 +32,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     made = Browser()
+    made.size(1280, 900)
     yield made
     made.close()
 
@@ -54,6 +55,10 @@ def test_the_page_shows_brokers_links_rates_and_changes(three: Cluster, browser:
     browser.run("document.querySelector('#graph g').focus()")
     browser.key("Enter")
     browser.wait("document.querySelector('#details').textContent.includes('capability')")
+    # The traffic of another broker's links is asked of that one.
+    browser.run("document.querySelector('#graph g:not(.here)').dispatchEvent(new Event('click'))")
+    sizes = "[...document.querySelectorAll('#details tbody small')]"
+    browser.wait(f"{sizes}.filter((each) => each.textContent).length === 4")
     assert browser.errors == []
 
 
@@ -122,43 +127,151 @@ def test_names_of_clients_are_texts_and_nothing_else(three: Cluster, browser: Br
         client.close()
 
 
-def test_a_client_is_searched_and_disconnected(three: Cluster, browser: Browser) -> None:
-    one = three.brokers[0]
-    clients = [Client(one.port, client_id=f"dash-{number}", expiry=100) for number in range(3)]
+def test_a_client_of_any_broker_is_searched_and_disconnected(
+    three: Cluster, browser: Browser
+) -> None:
+    one, two = three.brokers[:2]
+    clients = [Client(two.port, client_id=f"dash-{number}", expiry=100) for number in range(3)]
     browser.open(page(one, "?b#clients"))
     browser.wait("document.querySelector('#view input[type=search]') !== null")
     browser.key("/")
     for letter in "DASH-1":
         browser.key(letter)
     browser.wait("document.querySelectorAll('#view tbody tr').length === 1")
-    browser.run(
-        "[...document.querySelectorAll('#view tbody button')]"
-        ".find(each => each.textContent === 'Disconnect').click()"
-    )
+    row = browser.run("document.querySelector('#view tbody tr').innerText")
+    assert all(text in row for text in ("dash-1", two.name, "connected", "127.0.0.1:", "60 s"))
+    browser.run("document.querySelector('#view tbody .danger').click()")
     browser.wait("document.querySelector('#dialog').open")
     browser.run("document.querySelector('#dialog .danger').click()")
     assert clients[1].lost.wait(60)
     browser.wait("document.querySelector('#view tbody').innerText.includes('away')")
     assert not clients[0].lost.is_set() and not clients[2].lost.is_set()
+    # By its details the session ends, too.
+    browser.run("document.querySelector('#view tbody .link').click()")
+    for _ in range(2):
+        browser.wait("document.querySelector('#dialog').open")
+        browser.wait("document.querySelector('#dialog .danger')?.textContent === 'End session'")
+        browser.run("document.querySelector('#dialog .danger').click()")
+    browser.wait("document.querySelectorAll('#view tbody tr').length === 0")
     assert browser.errors == []
     for client in clients:
         client.close()
 
 
-def test_the_page_fits_a_phone_in_light_and_dark(three: Cluster, browser: Browser) -> None:
-    browser.open(page(three.brokers[0], "?c"))
-    browser.size(360, 740)
+def test_clients_of_a_broker_that_hangs_are_stale(three: Cluster, browser: Browser) -> None:
+    one, two = three.brokers[:2]
+    client = Client(two.port, client_id="hanging", expiry=100)
+    browser.open(page(one, "?hang#clients"))
+    browser.wait("document.querySelector('#view tbody')?.innerText.includes('hanging')")
+    two.pause()
     try:
+        browser.run("document.querySelector('#view form').requestSubmit()")
+        browser.wait("document.querySelector('#view tbody').innerText.includes('connected, stale')")
+        said = browser.run("document.querySelector('#view [role=status]').textContent")
+        assert "; no answer of " in said and two.name in said
+    finally:
+        two.resume()
+    three.settle()
+    client.close()
+
+
+def test_totals_and_alarms_of_all_brokers_come_first(three: Cluster, browser: Browser) -> None:
+    clients = [Client(broker.port) for broker in three.brokers]
+    browser.open(page(three.brokers[0], "?totals"))
+    first = "document.querySelector('#view')?.firstChild"
+    browser.wait(f"{first}?.innerText.includes('3 of 3')")
+    browser.wait(f"/3\\s+Clients/.test({first}.innerText)")
+    assert browser.run(f"{first}.nextSibling.id") == "attention"
+    browser.wait("document.querySelector('#past').children.length > 0")
+    assert browser.errors == []
+    for client in clients:
+        client.close()
+
+
+def test_a_chart_says_what_was_when(three: Cluster, browser: Browser) -> None:
+    browser.open(page(three.brokers[0], "?charts"))
+    browser.wait("document.querySelectorAll('svg.chart').length === 5")
+    card = "document.querySelector('#charts .card')"
+    assert "messages/s" in browser.run(f"{card}.innerText")
+    assert browser.run(f"{card}.querySelectorAll('svg text').length") >= 5
+    assert browser.run(f"{card}.querySelector('.legend').innerText").endswith("now")
+    browser.point("svg.chart")
+    browser.wait(
+        f"/published [\\d.]+.*\\sat \\d\\d:/s.test({card}.querySelector('.legend').innerText)"
+    )
+    assert browser.errors == []
+
+
+def test_listeners_of_all_brokers_are_shown(three: Cluster, browser: Browser) -> None:
+    browser.open(page(three.brokers[0], "?listeners#listeners"))
+    browser.wait("document.querySelectorAll('#view tbody tr').length === 3")
+    shown = browser.run("document.querySelector('#view').innerText")
+    assert all(broker.address in shown for broker in three.brokers)
+    assert browser.errors == []
+
+
+LABELS_ON_NODES = """
+(() => {
+  const boxes = (what) =>
+    [...document.querySelectorAll(`#graph ${what}`)].map((each) => each.getBoundingClientRect());
+  const apart = (a, b) => a.left >= b.right - 2 || b.left >= a.right - 2
+    || a.top >= b.bottom - 2 || b.top >= a.bottom - 2;
+  return boxes("text").filter((a) => boxes("circle").some((b) => !apart(a, b))).length;
+})()
+"""
+COLUMNS_OF_A_LETTER = """
+[...document.querySelectorAll("td, dd, h2")].filter((each) => each.innerText.length > 3
+  && each.getClientRects().length && each.getBoundingClientRect().width < 20).length
+"""
+TABLES_TOO_WIDE = """
+[...document.querySelectorAll(".scrolls")].filter((t) => t.scrollWidth > t.clientWidth).length
+"""
+VIEWS = "[...document.querySelectorAll('#tabs button')].map((tab) => tab.dataset.view)"
+LINES_OF_TABS = (
+    "new Set([...document.querySelectorAll('#tabs button')].map((each) => each.offsetTop)).size"
+)
+
+
+@pytest.mark.parametrize("scheme", ("light", "dark"))
+@pytest.mark.parametrize("width", (390, 800, 1300))
+def test_the_page_fits(width: int, scheme: str, three: Cluster, browser: Browser) -> None:
+    long = Client(three.brokers[1].port, client_id="greenhouse-north-sensor-" + "0123456789" * 9)
+    browser.size(width, 844)
+    browser.scheme(scheme)
+    try:
+        browser.open(page(three.brokers[0], f"?{width}{scheme}"))
         browser.wait("document.querySelectorAll('#graph g').length === 3")
-        assert browser.run("document.documentElement.scrollWidth") <= 360
+        browser.run("document.querySelector('#graph g').dispatchEvent(new Event('click'))")
+        browser.wait("document.querySelector('#details').textContent.includes('Links')")
+        assert browser.run(LABELS_ON_NODES) == 0
+        graph, details = (
+            browser.run(f"document.querySelector('{what}').getBoundingClientRect().top")
+            for what in ("#graph", "#details")
+        )
+        assert (details < graph) is (width == 1300), "details are beside the graph where they fit"
+        for view in browser.run(VIEWS):
+            browser.run(f"location.hash = '{view}'")
+            browser.wait(f"document.querySelector('[data-view={view}]').ariaSelected === 'true'")
+            if view == "clients":
+                browser.wait("document.querySelector('#view tbody').children.length > 0")
+            assert browser.run("document.documentElement.scrollWidth") <= width, view
+            assert browser.run(COLUMNS_OF_A_LETTER) == 0, view
+            assert browser.run(LINES_OF_TABS) == 1
+            assert width > 390 or browser.run(TABLES_TOO_WIDE) == 0, view
         colour = "getComputedStyle(document.body).backgroundColor"
+        assert browser.run(colour) == (
+            "rgb(246, 247, 249)" if scheme == "light" else "rgb(17, 22, 28)"
+        )
         before = browser.run(colour)
         browser.run("document.activeElement.blur()")
         browser.key("d")
         assert browser.run(colour) != before
-        browser.run("localStorage.clear()")
+        assert browser.errors == []
     finally:
+        browser.run("localStorage.clear()")
+        browser.scheme("")
         browser.size(1280, 900)
+        long.close()
 
 
 def test_the_page_asks_for_the_token(tmp_path: Path, browser: Browser) -> None:
@@ -193,32 +306,66 @@ def test_the_page_asks_for_the_token(tmp_path: Path, browser: Browser) -> None:
 
 def test_the_console_talks_mqtt_over_a_websocket(tmp_path: Path, browser: Browser) -> None:
     config = tmp_path / "config.yaml"
+    (tmp_path / "users").touch(0o600)
     config.write_text(
         "listeners:\n"
         "  default: {type: tcp, bind: '127.0.0.1:0'}\n"
         "  web: {type: ws, bind: '127.0.0.1:0'}\n"
-        "plugins: {amqtt.plugins.authentication.AnonymousAuthPlugin: {allow_anonymous: true}}\n"
+        f"access: {{users: {tmp_path}/users, anonymous: yes}}\n"
     )
     broker = Broker(
         tmp_path, "web", ["-c", str(config), "--discovery", "off"], cluster="ws", listen=False
     )
     broker.start()
+    said = "document.querySelector('#view [role=status]').textContent"
+    log = "document.querySelector('#view tbody').innerText"
+
+    def submit(form: int) -> None:
+        browser.run(f"document.querySelectorAll('#view form')[{form}].requestSubmit()")
+
+    def choose(label: str, value: str) -> None:
+        field = f"document.querySelector('[aria-label=\"{label}\"]')"
+        browser.run(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('change'))")
+
     try:
-        line = until(lambda: broker.lines("listens on"), "the broker is there")[0]
-        port = line.partition("ws ")[2].partition(",")[0].rpartition(":")[2].split()[0]
+        until(lambda: broker.lines("listens on"), "the broker is there")
         browser.open(page(broker, "?d#console"))
-        browser.wait("document.querySelectorAll('#view form').length === 3")
-        browser.run(
-            "document.querySelector('[aria-label=\"WebSocket listener\"]').value"
-            f" = 'ws://127.0.0.1:{port}/mqtt'"
+        # The listener that there is.
+        browser.wait(
+            "/^ws:/.test(document.querySelector('[aria-label=\"WebSocket listener\"]')?.value)"
         )
-        browser.run("document.querySelectorAll('#view form')[0].requestSubmit()")
-        said = "document.querySelector('#view [role=status]').textContent"
+        submit(0)
         browser.wait(f"{said} === 'connected'")
-        browser.run("document.querySelectorAll('#view form')[1].requestSubmit()")
-        browser.wait(f"{said} === 'subscribed'")
-        browser.run("document.querySelectorAll('#view form')[2].requestSubmit()")
-        browser.wait("document.querySelector('#view tbody').innerText.includes('hello')")
+        choose("QoS of the subscription", "2")
+        submit(1)
+        browser.wait(f"{said} === 'subscribed to # at QoS 2'")
+        for qos in "012":
+            choose("QoS of the message", qos)
+            choose("message", f"hello {qos}")
+            submit(2)
+            browser.wait(f"{said}.startsWith('published to try/this at QoS {qos}')")
+            browser.wait(f"{log}.includes('hello {qos}')")
+        browser.run("document.querySelector('#view input[type=checkbox]').click()")
+        choose("topic", "try/kept")
+        submit(2)
+        browser.wait(f"{log}.includes('try/kept')")
+        assert broker.view()["retained"] == 1
+        browser.run("document.querySelector('[data-filter]').click()")
+        browser.wait(f"{said} === 'unsubscribed from #'")
+        submit(1)
+        browser.wait(f"{log}.includes('retained')")
+        submit(0)
+        browser.wait(f"{said} === 'not connected'")
+        # What goes wrong is said.
+        choose("user", "nobody")
+        choose("password", "wrong")
+        submit(0)
+        browser.wait(f"/^refused: .*0x8[67]/.test({said})")
         assert browser.errors == []
+        choose("WebSocket listener", "another address")
+        choose("address", f"ws://127.0.0.1:{broker.port}/mqtt")
+        submit(0)
+        browser.wait(f"{said}.includes('nothing answers there')")
     finally:
         broker.kill()
+        browser.errors.clear()

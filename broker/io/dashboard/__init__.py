@@ -1,8 +1,9 @@
 """The dashboard: one page, which shows `/api/v1` in a browser. Its files are served as they are and
 need nothing of any other host.
 
-`app.js` has the views and asks the broker, `graph.js` draws the federation, `mqtt.js` is the client
-of the console, `parts.js` makes elements. Texts of clients become text nodes, never HTML, and a
+`app.js` reads events and changes views. `overview.js` (with `graph.js` and `chart.js`), `lists.js`
+and `console.js` (with `mqtt.js`, its client) are views; `api.js` asks the broker, `dialog.js` asks
+people, `parts.js` makes elements. Texts of clients become text nodes, never HTML, and a
 Content-Security-Policy forbids whatever does not come from here.
 """
 
@@ -12,13 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+MODULES: Final = (
+    *("api", "app", "chart", "console", "dialog"),
+    *("graph", "lists", "mqtt", "overview", "parts"),
+)
+
 FILES: Final = {
     "/": ("index.html", "text/html"),
     "/dashboard/style.css": ("style.css", "text/css"),
-    "/dashboard/app.js": ("app.js", "text/javascript"),
-    "/dashboard/graph.js": ("graph.js", "text/javascript"),
-    "/dashboard/mqtt.js": ("mqtt.js", "text/javascript"),
-    "/dashboard/parts.js": ("parts.js", "text/javascript"),
+    **{f"/dashboard/{name}.js": (f"{name}.js", "text/javascript") for name in MODULES},
 }
 """Path -> file and its type. They have no secrets: no token is needed for them."""
 

@@ -1,4 +1,4 @@
-// Elements, numbers and charts, without HTML in texts.
+// Elements, numbers and tables, without HTML in texts.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -19,6 +19,18 @@ export function drawn(name, attributes = {}, ...children) {
 function fill(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) if (value !== "" || key !== "class") made.setAttribute(key, value);
   for (const child of children) made.append(typeof child === "object" && child !== null ? child : visible(child ?? ""));
+  return made;
+}
+
+export function button(text, act, kind = "", more = {}) {
+  const made = element("button", { type: "button", class: kind, ...more }, text);
+  made.addEventListener("click", act);
+  return made;
+}
+
+export function select(label, choices, chosen = "") {
+  const made = element("select", { "aria-label": label }, ...choices.map(([value, text]) => element("option", { value }, text)));
+  if (choices.some(([value]) => value === chosen)) made.value = chosen;
   return made;
 }
 
@@ -45,19 +57,30 @@ export function time(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString("en-GB");
 }
 
-// Lines of some columns of the history, from zero to their maximum.
-export function chart(history, names) {
-  const rows = history.rows;
-  if (rows.length < 2) return element("p", { class: "soft" }, "a row is added every ten seconds");
-  const columns = names.map((name) => history.columns.indexOf(name));
-  const most = Math.max(...rows.flatMap((row) => columns.map((column) => row[column])), 1e-9);
-  const width = 300, height = 90;
-  const lines = columns.map((column, at) => {
-    const points = rows.map((row, x) => `${((x / (rows.length - 1)) * width).toFixed(1)},${(height - 2 - (row[column] / most) * (height - 6)).toFixed(1)}`);
-    return drawn("path", { class: ["one", "two", "three"][at], d: `M${points.join("L")}` });
-  });
-  const last = columns.map((column) => count(rows.at(-1)[column])).join(" · ");
-  const text = `now ${last}, at most ${count(most)}, since ${time(rows[0][0])}`;
-  return element("div", {}, drawn("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": text }, ...lines),
-    element("small", { class: "soft" }, text));
+// Columns begin with "#" if they have numbers, with "-" if narrow windows leave them out. Each cell knows its column, as in
+// narrow windows each row is a list. A cell is a text, or an element.
+export function row(columns, cells, kind = "") {
+  return element("tr", { class: kind }, ...cells.map((cell, at) => {
+    const node = typeof cell === "object" && cell !== null;
+    const found = node && cell.tagName === "TD" ? cell : element("td", {}, cell ?? "");
+    if (columns[at].startsWith("#")) found.classList.add("number");
+    if (columns[at].includes("-")) found.classList.add("less");
+    found.dataset.column = columns[at].replace(/^[#-]+/, "");
+    return found;
+  }));
+}
+
+export function table(columns, rows, body = element("tbody")) {
+  body.replaceChildren(...rows);
+  const heads = columns.map((name) => element("th", { class: `${name.startsWith("#") ? "number" : ""} ${name.includes("-") ? "less" : ""}`.trim(), scope: "col" }, name.replace(/^[#-]+/, "")));
+  return element("div", { class: "scrolls" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
+}
+
+export function facts(pairs) {
+  return element("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value ?? "not known")]));
+}
+
+// A name of any length: a short one stays in one line. `act`: what a click on it does.
+export function named(text, kind = "", act = null) {
+  return element("td", { class: `${String(text).length > 20 ? "name" : ""} ${kind}`.trim() }, act ? button(text, act, "link") : text ?? "");
 }
