@@ -32,6 +32,23 @@ class LocalOwner(Protocol):
         """Whether this broker wants to read more has changed."""
 
 
+class Unheard:
+    """The owner of a connection to this broker whose answers do not matter."""
+
+    def __init__(self, driver: Driver) -> None:
+        """`driver`: of this broker's node."""
+        self.driver = driver
+
+    def here_received(self, data: bytes, /) -> None:
+        """Do nothing."""
+
+    def here_lost(self, transport: HereTransport, why: str, /) -> None:
+        """Do nothing."""
+
+    def pace(self) -> None:
+        """Do nothing."""
+
+
 class ForeignProtocol(asyncio.Protocol):
     """A connection to the foreign broker."""
 

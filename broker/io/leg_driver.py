@@ -14,7 +14,7 @@ from mqttree.broker.base.log_format import log_line
 from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.config.leg_options import LegModel
 from mqttree.broker.io.driver import Driver
-from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport
+from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport, Unheard
 from mqttree.broker.io.leg_report import drops_of, leg_report
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.io.leg_watch import LegWatch, own_broker
@@ -26,6 +26,7 @@ from mqttree.broker.leg.effects import (
     Enter,
     LegEffect,
     Log,
+    Prepare,
     RetainHere,
     ToForeign,
     ToHere,
@@ -190,9 +191,7 @@ class LegDriver:
                 if connection is not None:
                     connection.transport.write(data)
             case ToHere(data):
-                if self._here is not None:
-                    self._here.conn.receive(data, self.driver.time())
-                    self.driver.wake(self._here.conn)
+                self._to_here(self._here, data)
             case DialForeign(sync=True):
                 self._sync_dialling = self.driver.loop.create_task(self._dial_sync())
             case DialForeign(place):
@@ -202,6 +201,8 @@ class LegDriver:
                 self._dialling = self.driver.loop.create_task(self._dial(place))
             case TryHome():
                 self._homing = self.driver.loop.create_task(self._try_home())
+            case Prepare():
+                self._prepare(effect)
             case Enter():
                 self._here = HereTransport(self, self.settings.name)
             case Close(sync=True):
@@ -213,6 +214,17 @@ class LegDriver:
             case RetainHere(message):
                 self._retained.publish(message, self.driver.time())
                 self.driver.wake()
+
+    def _prepare(self, effect: Prepare) -> None:
+        session = self.session
+        if session is None or any(f not in session.subscriptions for f in effect.filters):
+            self._to_here(HereTransport(Unheard(self.driver), self.settings.name), effect.data)
+            self.bound_queue()
+
+    def _to_here(self, transport: HereTransport | None, data: bytes) -> None:
+        if transport is not None:
+            transport.conn.receive(data, self.driver.time())
+            self.driver.wake(transport.conn)
 
     def _close_sync(self) -> None:
         connection, self._sync = self._sync, None

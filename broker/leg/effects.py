@@ -38,6 +38,15 @@ class Enter:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have the session here collect messages: send `data` on a connection to this broker of its
+    own, unless the session has all filters. What it answers does not matter."""
+
+    filters: tuple[str, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ToHere:
     """Send bytes to this broker."""
 
@@ -68,4 +77,4 @@ class RetainHere:
     message: Publish
 
 
-LegEffect = DialForeign | TryHome | ToForeign | Enter | ToHere | Close | Log | RetainHere
+LegEffect = DialForeign | TryHome | ToForeign | Prepare | Enter | ToHere | Close | Log | RetainHere

@@ -30,7 +30,7 @@ from mqttree.broker.leg.protocol_level import ProtocolLevel
 from mqttree.broker.leg.relay import Relay
 from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.ring_alarm import RingAlarm
-from mqttree.broker.leg.session_pair import LocalSession, SessionPair
+from mqttree.broker.leg.session_pair import LocalSession, SessionPair, paired
 from mqttree.broker.leg.subscriptions import Subscriptions
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from mqttree.broker.wire.decode import decode_packet
@@ -347,6 +347,8 @@ class Leg:
     def _dial(self, now: float, *, cleaned: bool) -> None:
         self._due = now + PATIENCE
         self._pair.dialling(cleaned=cleaned)
+        if self.settings.rules.outgoing and not cleaned:
+            self._effects.append(self._subscriptions.prepare())
         self._effects.append(DialForeign(self._addresses.place))
 
     def _greet(self, now: float) -> None:
@@ -564,7 +566,7 @@ class Leg:
             self.on_lost("the session here is gone", now)
         else:
             if pair.heir and packet.session_present:
-                pair.known = self.entered
+                pair.known = paired(self.entered)
             self._on(Input.ENTERED, now)
 
     def _note_granted(self, packet: Suback) -> None:

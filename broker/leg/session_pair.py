@@ -1,5 +1,8 @@
 """The two sessions of a leg, at the foreign broker and at this one, which belong together. Pure.
 
+The session here is there from the first dial on, so that messages wait in it. It has a note that
+says so once the leg was connected.
+
 Invariant: if one of them is gone the other one is not taken for its counterpart. A foreign session
 without ours is ended (Clean Start), unless another gateway may have ours; and if the foreign one is
 gone, ours forgets which QoS 2 messages it has received and not seen released, as others will have
@@ -20,6 +23,8 @@ a restart which ones it has there."""
 AT = "$leg/at/"
 """Ahead of the foreign address that the leg was connected to last, such a note as well, if it has
 several."""
+PAIRED = "$leg/paired"
+"""Such a note, of each session here that has a counterpart."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -36,7 +41,12 @@ class LocalSession:
 
 def is_note(topic_filter: str) -> bool:
     """Return whether a filter of the session here is a note only."""
-    return topic_filter.startswith((NOTE, AT))
+    return topic_filter.startswith((NOTE, AT, PAIRED))
+
+
+def paired(session: LocalSession | None) -> LocalSession | None:
+    """Return the session here if it has been connected to a foreign broker, else None."""
+    return session if session is not None and any(map(is_note, session.filters)) else None
 
 
 class SessionPair:
@@ -44,7 +54,8 @@ class SessionPair:
 
     def __init__(self) -> None:
         self.known: LocalSession | None = None
-        """The session here when the connection was opened; None: there was none."""
+        """The session here when the connection was opened; None: there was none, or it has no
+        counterpart."""
         self.present = False
         """Whether the foreign broker knew its session (Session Present)."""
         self.heir = False
@@ -52,6 +63,7 @@ class SessionPair:
         self.shared = False
         """Whether another gateway of this name may have them at any time: while this one hung,
         say."""
+        self._new = False  # the session here has collected messages, and has no counterpart
         self._forgets = False  # the session here is not to be used again
         self._cleaned = False  # the old session at the foreign broker is ended
 
@@ -61,7 +73,10 @@ class SessionPair:
 
     def on_dialled(self, session: LocalSession | None) -> None:
         """Note that the connection stands. `session`: the one here, None if there is none."""
-        self.known = None if self._forgets else session
+        self.known = paired(session)
+        self._new = session is not None and self.known is None
+        if self._forgets:
+            self.known = None
         if self.shared and self.known is None:
             self.heir = True
 
@@ -83,7 +98,7 @@ class SessionPair:
         """
         if self.known is not None or self.heir:
             return False
-        return not self._cleaned if foreign else version == 5
+        return not self._cleaned if foreign else version == 5 and not self._new
 
     @property
     def filters(self) -> Mapping[str, int]:

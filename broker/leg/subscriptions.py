@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from mqttree.broker.leg.effects import Prepare
 from mqttree.broker.leg.leg_settings import LegSettings
-from mqttree.broker.leg.session_pair import AT, NOTE, is_note
+from mqttree.broker.leg.session_pair import AT, NOTE, PAIRED, is_note
 from mqttree.broker.wire.encode import encode_packet
-from mqttree.broker.wire.packets import Suback, Subscribe, SubscriptionRequest, Unsubscribe
+from mqttree.broker.wire.packets import (
+    Connect,
+    Disconnect,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
+from mqttree.broker.wire.properties import Properties, Property
 
 SUBSCRIBE_ID, UNSUBSCRIBE_ID = 0xFFFF, 0xFFFE
 """Packet identifiers: brokers count those of PUBLISH from 1 up."""
@@ -37,6 +46,22 @@ class Subscriptions:
         self._early = False  # PINGRESP has come ahead of SUBACK
 
     # ---------------------------------------------------------------- both, when it connects
+
+    def prepare(self) -> Prepare:
+        """Return what has the session here collect messages."""
+        wanted = self._outgoing()
+        properties: Properties = {
+            Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF,
+            # What waits already is not to be sent on this connection.
+            Property.RECEIVE_MAXIMUM: 1,
+        }
+        settings = self._settings
+        connect = Connect(
+            "MQTT", 5, False, 0, settings.session, settings.as_user, None, None, properties
+        )
+        subscribe = self._subscribe(wanted.items(), inwards=False, version=5)
+        parts = (encode_packet(connect, 5), subscribe, encode_packet(Disconnect(), 5))
+        return Prepare(tuple(wanted), b"".join(parts))
 
     def begin(
         self,
@@ -117,6 +142,7 @@ class Subscriptions:
         `known`: filters of the session here with their QoS; `address`: of the foreign broker.
         """
         notes = {f"{NOTE}{qos}/{f}": 0 for f, qos in self._granted.items()}
+        notes[PAIRED] = 0
         if self._settings.more_addresses:
             notes[AT + address] = 0
         gone = self._unsubscribe(f for f in known if is_note(f) and f not in notes)
@@ -151,15 +177,18 @@ class Subscriptions:
         old = list(filters)
         return encode_packet(Unsubscribe(UNSUBSCRIBE_ID, old), self._version) if old else b""
 
-    def _subscribe(self, filters: Iterable[tuple[str, int]], *, inwards: bool) -> bytes:
+    def _subscribe(
+        self, filters: Iterable[tuple[str, int]], *, inwards: bool, version: int = 0
+    ) -> bytes:
         """Return a SUBSCRIBE: No Local, Retain As Published, nothing that is retained, as a merge
-        compares that. `inwards`: it is for the foreign broker."""
-        retain = self._retain[0 if inwards else 1]
-        if self._version == 5:
+        compares that. `inwards`: it is for the foreign broker; `version`: of MQTT, 0: that of the
+        connection."""
+        retain, version = self._retain[0 if inwards else 1], version or self._version
+        if version == 5:
             requests = [
                 SubscriptionRequest(f, qos, not f.startswith("$share/"), retain, 2)
                 for f, qos in filters
             ]
         else:
             requests = [SubscriptionRequest(f, qos) for f, qos in filters]
-        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self._version)
+        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), version)

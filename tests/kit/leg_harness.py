@@ -16,6 +16,7 @@ from mqttree.broker.leg.effects import (
     Enter,
     LegEffect,
     Log,
+    Prepare,
     RetainHere,
     ToForeign,
     ToHere,
@@ -172,6 +173,10 @@ class Joined:
             case ToForeign(data, sync=sync):
                 if (side := "sync" if sync else "there") in self.ends:
                     self.ends[side].chunks([data])
+            case Prepare(filters, data):
+                found = self.here.node.sessions.get(self.settings.session)
+                if found is None or any(f not in found.subscriptions for f in filters):
+                    self.here.open(5, LEG_LISTENER).chunks([data])
             case Enter():
                 self.ends["here"] = self.here.open(self.leg.version, LEG_LISTENER)
             case ToHere(data):

@@ -54,9 +54,9 @@ def test_an_echo_at_qos_0_that_overtakes_others_costs_nothing() -> None:
 def wants_its_own(patch: Mutant) -> None:
     """A leg subscribes without No Local."""
 
-    def wrong(self: Subscriptions, filters: Any, *, inwards: bool) -> bytes:
+    def wrong(self: Subscriptions, filters: Any, *, inwards: bool, version: int = 0) -> bytes:
         requests = [SubscriptionRequest(f, qos, False, True, 2) for f, qos in filters]
-        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), self._version)
+        return encode_packet(Subscribe(SUBSCRIBE_ID, requests), version or self._version)
 
     patch.setattr(Subscriptions, "_subscribe", wrong)
 

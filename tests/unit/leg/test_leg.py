@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.state_table import ImpossibleInputError
 from mqttree.broker.leg.backoff import BRIEF, CLOSED, LONGEST, SHORTEST, STABLE
-from mqttree.broker.leg.effects import Close, DialForeign, Enter, LegEffect, Log, ToForeign, ToHere
+from mqttree.broker.leg.effects import (
+    Close,
+    DialForeign,
+    Enter,
+    LegEffect,
+    Log,
+    Prepare,
+    ToForeign,
+    ToHere,
+)
 from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
 from mqttree.broker.leg.packets import PacketCutter
@@ -50,8 +59,16 @@ CONNECT_THERE = (
 CONNECT_HERE = b"\x10\x17\x00\x04MQTT\x05\x02\x00\x00\x05\x11\xff\xff\xff\xff\x00\x05leg:n"
 SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x2e"
 """QoS 2, No Local, Retain As Published, Retain Handling 2."""
-SUBSCRIBE_HERE = b"\x82\x1d\xff\xff\x00\x00\x01#\x2e\x00\x13$leg/subscribed/2/#\x2c"
-"""The same, and a note of what the foreign broker has granted."""
+PAIRED = b"\x00\x0b$leg/paired\x2c"
+SUBSCRIBE_HERE = b"\x82\x2b\xff\xff\x00\x00\x01#\x2e\x00\x13$leg/subscribed/2/#\x2c" + PAIRED
+"""The same, and notes of what the foreign broker has granted, and that there is one."""
+PREPARE = Prepare(
+    ("#",),
+    b"\x10\x1a\x00\x04MQTT\x05\x00\x00\x00\x08\x11\xff\xff\xff\xff\x21\x00\x01\x00\x05leg:n"
+    + SUBSCRIBE
+    + b"\xe0\x00",
+)
+"""At MQTT 5, whatever the leg speaks: no message is in flight behind it but one."""
 
 
 def new(**more: object) -> Leg:
@@ -63,7 +80,7 @@ def answer_subscribe(leg: Leg) -> None:
     """Grant what the leg asks both brokers for."""
     leg.foreign_received(encode_packet(Suback(0xFFFF, [2]), leg.version), 0.3)
     leg.foreign_received(encode_packet(Pingresp(), leg.version), 0.3)
-    leg.here_received(encode_packet(Suback(0xFFFF, [2, 0]), leg.version), 0.3)
+    leg.here_received(encode_packet(Suback(0xFFFF, [2, 0, 0]), leg.version), 0.3)
 
 
 def connect(leg: Leg, now: float) -> None:
@@ -91,6 +108,7 @@ def walk(leg: Leg) -> list[LegEffect]:
 def test_a_leg_comes_up_in_these_packets() -> None:
     leg = new()
     assert walk(leg) == [
+        PREPARE,
         DialForeign(),
         ToForeign(CONNECT_CLEAN),
         ToForeign(b"\xe0\x00"),
@@ -112,6 +130,7 @@ def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
     connect = b"\x10\x1b\x00\x04MQTT\x84%c\x00\x0a\x00\x09mqttree-n\x00\x01u\x00\x01p"
     effects = walk(leg)
     assert effects == [
+        PREPARE,
         DialForeign(),
         ToForeign(connect % 0xC2),
         ToForeign(b"\xe0\x00"),
@@ -122,14 +141,16 @@ def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
         ToHere(b"\x10\x11\x00\x04MQTT\x84\x00\x00\x00\x00\x05leg:n"),
         ToForeign(b"\x82\x06\xff\xff\x00\x01#\x02"),
         ToForeign(b"\xc0\x00"),
-        ToHere(b"\x82\x1c\xff\xff\x00\x01#\x02\x00\x13$leg/subscribed/2/#\x00"),
+        ToHere(
+            b"\x82\x2a\xff\xff\x00\x01#\x02\x00\x13$leg/subscribed/2/#\x00" + PAIRED[:-1] + b"\0"
+        ),
     ]
 
 
 def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
     leg = new()
     leg.tick(0.0)
-    leg.on_dialled(LocalSession(), 0.1)
+    leg.on_dialled(LocalSession({"$leg/paired": 0}), 0.1)
     said = {
         Property.RECEIVE_MAXIMUM: 20,
         Property.MAXIMUM_PACKET_SIZE: 2_000_000,
@@ -322,7 +343,7 @@ def test_a_refused_filter_is_named_and_the_rest_works() -> None:
     assert isinstance(line, Log)
     assert "refuses the filter '#'" in line.text
     leg.foreign_received(encode_packet(Pingresp(), 5), 0.3)
-    assert leg.take_effects() == [ToHere(SUBSCRIBE)]
+    assert leg.take_effects() == [ToHere(b"\x82\x15" + SUBSCRIBE[2:] + PAIRED)]
     leg.here_received(encode_packet(Suback(0xFFFF, [2]), 5), 0.3)
     assert leg.counters.refused_filters == ["#"]
     assert leg.state is State.UP

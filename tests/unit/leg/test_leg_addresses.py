@@ -6,7 +6,7 @@ import pytest
 
 from mqttree.broker.leg.addresses import HOME_PAUSE, Addresses
 from mqttree.broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_PAUSE
-from mqttree.broker.leg.effects import DialForeign, Log
+from mqttree.broker.leg.effects import DialForeign, Log, Prepare
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.wire import Disconnect, Publish, Pubrel, encode_packet
@@ -202,7 +202,7 @@ def test_a_leg_on_standby_dials_when_it_is_its_turn() -> None:
         leg.stand_by("f is active", 5.0)
     assert leg.take_effects() == [Log("info", "leg n is on standby: f is active")]
     leg.take_turn(6.0, heir=False)
-    assert leg.take_effects() == [DialForeign()]
+    assert [type(effect) for effect in leg.take_effects()] == [Prepare, DialForeign]
     leg.stand_by("g is active", 7.0)
     assert [e.text for e in leg.take_effects() if isinstance(e, Log)] == [
         "leg n is on standby: g is active"

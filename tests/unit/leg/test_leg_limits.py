@@ -6,10 +6,55 @@ import pytest
 
 from mqttree.broker.io.leg_watch import DROPPED, LegWatch
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property, Puback, Publish, encode_packet
+from mqttree.broker.wire import Property, Puback, Publish, Pubrel, encode_packet
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
-from tests.kit.leg_harness import Joined
+from tests.kit.leg_harness import Joined, settings
 from tests.kit.node_harness import World
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("heir", [False, True])
+def test_messages_wait_for_a_foreign_broker_that_was_never_there(version: int, heir: bool) -> None:
+    """The foreign session is begun anew then, as a bridge of Mosquitto does."""
+    joined = Joined(version=version, standby=True)
+    joined.reachable = False
+    here, there = joined.here.connect("h"), joined.there.connect("t")
+    there.subscribe("#", qos=2)
+    old = joined.there.connect("mqttree-n", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
+    old.subscribe("old", qos=1)
+    old.vanish()
+    joined.leg.take_turn(joined.here.now, heir=heir)
+    joined.run()
+    for number in range(6):
+        joined.send(here, Publish("t", b"%d" % number, 1 + number % 2, packet_id=1 + number))
+        joined.send(here, Pubrel(1 + number))
+    joined.advance(40.0)
+    joined.reachable = True
+    joined.advance(40.0)
+    assert joined.up
+    assert [p.payload for p in there.take() if isinstance(p, Publish)] == [
+        b"%d" % number for number in range(6)
+    ]
+    assert joined.leg.counters.sessions_lost == 0
+    assert ("old" in joined.there.session("mqttree-n").subscriptions) == heir
+
+
+def test_a_filter_that_is_new_has_messages_wait_while_the_foreign_broker_is_away() -> None:
+    joined = Joined("a out 1")
+    here, there = joined.here.connect("h"), joined.there.connect("t")
+    there.subscribe("#", qos=2)
+    joined.reachable = False
+    joined.cut()
+    joined.send(here, *[Publish("a", b"%d" % n, 1, packet_id=n) for n in (1, 2, 3)])
+    joined.settings = settings("a out 1", "b out 1")
+    joined.begin()
+    joined.run()
+    joined.send(here, *[Publish("b", b"%d" % n, 1, packet_id=n) for n in (4, 5)])
+    joined.reachable = True
+    joined.advance(40.0)
+    assert [p.payload for p in there.take() if isinstance(p, Publish)] == [
+        b"%d" % number for number in range(1, 6)
+    ]
 
 
 def test_no_more_is_in_flight_than_the_foreign_broker_takes() -> None:
