@@ -6,7 +6,9 @@ decides nothing.
                                     read
 
 Only the thread waits for the disk: it writes all frames that have come since the last write in one
-piece, with `sync` waits until they are on the disk, and reports them. Without `sync` it reports
+piece, with `sync` waits until they are on the disk, and reports them. It looks once a second, with
+`sync` before it reports, whether the file still has its name: removed or renamed, the next start
+would not find it, which counts as a failed write. Without `sync` it reports
 frames when the kernel has them, which survives the process, and another thread puts them on the
 disk once a second. Only the beginning of a segment waits for the disk in both modes: if after a
 power cut it were there and the end of the segment before it were not, recovery would read a journal
@@ -33,7 +35,7 @@ from typing import BinaryIO
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.limits import IoLimits
-from mqttree.broker.io.tail_writer import TailWriter
+from mqttree.broker.io.tail_writer import TailWriter, check_name
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.records import (
     HEADER_SIZE,
@@ -120,6 +122,8 @@ class JournalWriter:
         self._flushing = False
         # The event loop writes nothing before (s): the kernel has let it wait.
         self._at_once_after = 0.0
+        # When the file was last found under its name (s).
+        self._found_at = 0.0
         # Segments before this one are deleted with the next flush.
         self._spent = 0
         try:
@@ -306,13 +310,11 @@ class JournalWriter:
             self._thread = None
 
     def _next(self) -> list[AppendFrame | BeginSegment | DiscardSegments]:
-        """Wait for something to do, and return all that has come; nothing if it is time to flush,
-        or if the flusher or `close` has something to say."""
-        pause = self._limits.journal_flush_s if self._dirty or self._spent else None
+        """Wait for something to do, and return all that has come; nothing if it is time to flush
+        or to look for the file, or if the flusher or `close` has something to say."""
         work = []
-        # Empty: there is something to flush.
         with contextlib.suppress(Empty):
-            work.append(self._work.get(timeout=pause))
+            work.append(self._work.get(timeout=self._limits.journal_flush_s))
             for _ in range(self._work.qsize()):
                 work.append(self._work.get_nowait())
         return [effect for effect in work if effect is not None]
@@ -321,7 +323,7 @@ class JournalWriter:
         while True:
             work = self._next()
             closing = self._closing
-            if not (work or closing or self._lost or self._flush_due):
+            if not (work or closing or self._lost or self._flush_due or self._name_due):
                 continue
             with self._writing:
                 self._resume(work, closing)
@@ -335,6 +337,19 @@ class JournalWriter:
             time.monotonic() >= self._flushed + self._limits.journal_flush_s
         )
 
+    @property
+    def _name_due(self) -> bool:
+        return (
+            self._file >= 0
+            and not self._error
+            and time.monotonic() >= self._found_at + self._limits.journal_flush_s
+        )
+
+    def _check_name(self) -> None:
+        """Check that the next start would find the file. Raises OSError."""
+        self._found_at = time.monotonic()
+        check_name(self._file, self._path)
+
     def _resume(
         self, work: list[AppendFrame | BeginSegment | DiscardSegments], closing: bool
     ) -> None:
@@ -347,6 +362,8 @@ class JournalWriter:
                 self._put_on_disk(None)
             elif self._flush_due:
                 self._flush_beside()
+            if self._name_due:
+                self._check_name()
         except Exception as error:
             # Whatever the error is: without this thread no acknowledgement would go out.
             self._failed(error)
@@ -461,6 +478,7 @@ class JournalWriter:
         try:
             if dirty:
                 os.fdatasync(self._file)
+                self._check_name()
         except OSError as error:
             self._failed(error)
             if last is None and self._last is not None:
@@ -496,6 +514,7 @@ class JournalWriter:
         path, number = self.folder / f"{effect.segment:08d}", -1
         head = encode_header(self._id, effect.segment, full_snapshot=effect.full_snapshot)
         try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             if os.pwrite(number, head, 0) != len(head):
                 raise OSError(28, "No space left on device")
@@ -512,6 +531,7 @@ class JournalWriter:
                     path.unlink()
             return why
         self._close_file()
+        self._found_at = time.monotonic()
         self._file, self._path, self._at, self._error, self._last = (
             number,
             path,

@@ -10,6 +10,7 @@ acknowledgements that wait for the journal.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import threading
@@ -27,6 +28,17 @@ TailEffect = TailWrite | TailRead | TailSync | TailDrop
 
 TailCallback = Callable[[TailEffect, object], None]
 """Takes an effect that was carried out, and the answer."""
+
+
+def check_name(number: int, path: Path) -> None:
+    """Check that an open file (`number`) is still the one at `path`: what is written to one that
+    was removed, renamed or replaced would be found by nobody. Raises OSError."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        raise OSError(errno.ENOENT, f"{path} is gone") from None
+    if not os.path.samestat(there, os.fstat(number)):
+        raise OSError(errno.ESTALE, f"{path} is another file")
 
 
 class TailWriter:
@@ -150,7 +162,10 @@ class TailWriter:
 
     def _write(self, segment: int, offset: int, data: bytes) -> None:
         number = self._files.get(segment)
-        if number is None:
+        if number is not None:
+            check_name(number, self._path(segment))
+        else:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if offset == 0 else 0)
             number = os.open(self._path(segment), flags, 0o600)
             self._sync_others()

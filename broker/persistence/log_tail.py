@@ -307,7 +307,9 @@ class LogTail:
         return True
 
     def _fail(self, error: str) -> None:
-        """Drop all messages that are not written yet: they are lost."""
+        """Drop all messages that are not written yet: they are lost. Those that follow go to a new
+        segment, as the file of this one may be gone."""
+        self._current = None
         self._counters.log_tail_errors += 1
         self._retry_at = self._node.now + RETRY
         if not self._broken:

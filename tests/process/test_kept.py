@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,23 @@ def test_a_full_disk_is_reported_and_the_broker_recovers_by_itself(
         again(broker)
         away = make(broker.port, client_id="away", clean=False, expiry=3600)
         assert [p[:3] for p in away.got(60)] == [b"%03d" % n for n in range(60)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_removed_journal_is_reported_and_written_again(tmp_path: Path, mode: str) -> None:
+    with one(tmp_path, "--durability", mode) as cluster, clients() as make:
+        broker = cluster.add().up()
+        offline(broker, "away", "d")
+        publisher = make(broker.port)
+        publisher.done(publisher.publish("d", b"before", 1))
+        [journal] = tmp_path.glob("**/journal")
+        shutil.rmtree(journal)
+        until(lambda: broker.lines("the journal contains everything again"), "a new journal")
+        assert len(broker.lines("ERROR", "the journal cannot be written", "is gone")) == 1
+        publisher.done(publisher.publish("d", b"after", 1))
+        again(broker)
+        away = make(broker.port, client_id="away", clean=False, expiry=3600)
+        assert away.got(2) == [b"before", b"after"]
 
 
 # ---------------------------------------------------------------- what cannot be read

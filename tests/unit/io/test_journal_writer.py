@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,38 @@ def test_a_flush_that_fails_is_reported_though_nothing_more_is_written(
         assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
     assert writer.do(AppendFrame(frame(2), 2)) == "Too many open files"
     assert writer.do(BeginSegment(2, full_snapshot=True)) is None
+    writer.disk.close()
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("lose", [shutil.rmtree, moved])
+def test_a_file_that_nobody_would_find_again_is_reported(
+    tmp_path: Path, sync: bool, lose: Callable[[Path], None]
+) -> None:
+    """Also if nothing more is written."""
+    writer = Writer(tmp_path, sync=sync, limits=Limits(journal_flush_s=0.001))
+    writer.do(BeginSegment(1))
+    last = AppendFrame(frame(1), 1)
+    assert writer.do(last) is None
+    lose(tmp_path / "journal")
+    why = f"{tmp_path}/journal/00000001 is gone"
+    assert writer.said.get(timeout=PATIENCE) == (last, why)
+    assert writer.do(AppendFrame(frame(2), 2)) == why
+    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
+    assert writer.do(AppendFrame(frame(3), 3)) is None
+    writer.disk.close()
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
+
+
+def test_with_sync_no_frame_of_a_file_without_a_name_is_durable(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, sync=True, limits=Limits(journal_flush_s=PATIENCE))
+    writer.do(BeginSegment(1))
+    shutil.rmtree(tmp_path / "journal")
+    assert writer.do(AppendFrame(frame(1), 1)) == f"{tmp_path}/journal/00000001 is gone"
     writer.disk.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -53,6 +54,18 @@ def test_pieces_that_were_written_are_read(tmp_path: Path) -> None:
     [(number, size, [found])] = loaded.segments
     assert (number, size) == (1, len(head) + len(away))
     assert found.away == (Away(b"broker-b", 5, 4, (b"#",)),)
+
+
+def test_a_removed_folder_is_an_error_once_and_made_again(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    head = encode_header(ID, 1)
+    assert writer.do(TailWrite(1, 0, head, 1)) is None
+    shutil.rmtree(tmp_path / "tail")
+    assert writer.do(TailWrite(1, len(head), b"x", 2)) == f"{tmp_path}/tail/00000001 is gone"
+    assert writer.do(TailWrite(2, 0, encode_header(ID, 2), 3)) is None
+    assert writer.do(TailSync(4)) is None
+    writer.files.close()
+    assert [number for number, *_ in TailWriter(tmp_path, ID).load().segments] == [2]
 
 
 def test_each_unreadable_file_is_reported_in_one_line(tmp_path: Path) -> None:
