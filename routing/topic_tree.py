@@ -19,7 +19,8 @@ class _Level:
 
 
 class TopicTree:
-    """A set of topic names that do not begin with `$`, in order of arrival."""
+    """A set of topic names, in order of arrival. Wildcards match a first level that begins with
+    `$`, too: a filter that is passed on without need costs little."""
 
     __slots__ = ("_root", "_topics", "steps")
 

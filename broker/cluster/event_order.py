@@ -94,7 +94,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
 def member_event_order(parts: ClusterParts) -> EventOrder:
     """Return the subscribers of what happens to the tree and to other brokers."""
     return {
-        # It is published to clients that subscribe to $TC.
+        # It is published to clients that subscribe to $mqttree/topology.
         TopologyChanged: (
             parts.topology.topology_changed,
             # No client is sent to another broker for a while.

@@ -22,7 +22,7 @@ from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.retained_store import Change
 from mqttree.broker.core.session import Session
-from mqttree.broker.wire.strings import shorten
+from mqttree.broker.wire.strings import is_own_name, shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
@@ -86,11 +86,11 @@ class RetainedSync:
     # ---------------------------------------------------------------- writes
 
     def written(self, message: Message, source: Connection | None, *, tell: bool = True) -> None:
-        """Stamp and keep a retained `message` that is published here; those that begin with `$`
-        stay here. `source`: its publisher, which is answered once that is durable. `tell`: plugins,
-        too."""
+        """Stamp and keep a retained `message` that is published here; one of the broker's own
+        topics stays here. `source`: its publisher, which is answered once that is durable. `tell`:
+        plugins, too."""
         node = self.node
-        if message.topic[:1] == b"$":
+        if is_own_name(message.topic):
             if (
                 node.config.retain_available
                 and self.store.store(message.topic.decode(), message.as_retained())
@@ -111,7 +111,7 @@ class RetainedSync:
         and plugins do not hear of it."""
         self.written(message, None, tell=False)
         version = self._digests.get(place_of(message.topic))
-        if version is not None and message.topic[:1] != b"$":
+        if version is not None and not is_own_name(message.topic):
             self._comparison.pass_on(
                 None, self._comparison.encode(version, self.node.now), self.node.now
             )

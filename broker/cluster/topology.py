@@ -41,8 +41,11 @@ GOSSIP_INTERVAL_S = 0.05
 in one piece."""
 
 TOPOLOGY_CHANGES_PER_SECOND = 10
-"""publications of $TC a second; beyond it only the newest, a little later: no subscriber can
+"""publications of TOPOLOGY a second; beyond it only the newest, a little later: no subscriber can
 use more."""
+
+TOPOLOGY = "$mqttree/topology"
+"""The topic of topology changes, for clients of this broker."""
 
 
 class LosesLinks(Protocol):
@@ -85,7 +88,8 @@ class Topology:
         now = node.now
         self._gossip_at = now  # members are gossiped no earlier
         self._leaving = False
-        self._change: TopologyChange | None = None  # the newest one that $TC has not published
+        # The newest one that is not published yet.
+        self._change: TopologyChange | None = None
         self._changes = RateLimit(TOPOLOGY_CHANGES_PER_SECOND, now)
         self._change_at = now
         self.records: dict[int, Handler] = {
@@ -215,7 +219,7 @@ class Topology:
         self.membership.reachable(event.broker_id, event.via is not None, self._node.now)
 
     def topology_changed(self, event: TopologyChanged) -> None:
-        """Publish a topology change for clients ($TC)."""
+        """Publish a topology change for clients (TOPOLOGY)."""
         self._report.count("topology_changes")
         self._change = event.change
         self.tell_change(event.now)
@@ -231,7 +235,7 @@ class Topology:
             return
         self._change = None
         text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
-        self._node.publisher.publish_internal("$TC", json.dumps(text).encode(), 0, False)
+        self._node.publisher.publish_internal(TOPOLOGY, json.dumps(text).encode(), 0, False)
 
     # ---------------------------------------------------------------- neighbours
 

@@ -12,6 +12,7 @@ from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.effects import Event
 from mqttree.broker.core.reason_string import explain
 from mqttree.broker.core.session import Session
+from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import MalformedPacket, WireError
@@ -214,16 +215,19 @@ class Client(Owner):
         self.node.counters.answers_single += 1
         self.conn.send(data)
 
-    def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
-        """Log what was refused and why, at the level info once for each connection: the next ones
-        at debug.
+    def note_refusal(self, action: str, topic: str, why: str) -> None:
+        """Log what was refused and `why`, at the level info once for each connection: the next ones
+        at debug. A client before MQTT 5 does not hear of it otherwise. Legs drop what does not
+        cross by such a topic, and count it.
 
-        `action`: "publish to" or "subscribe to"; `topic`: a topic name or filter; `rule`: the
-        access rule that forbids it, None: no rule allows it.
+        `action`: "publish to" or "subscribe to"; `topic`: a topic name or filter.
         """
-        level = "debug" if self._refusal_logged else "info"
-        self._refusal_logged = True
-        why = "no rule allows it" if rule is None else f"line {rule.line} of the rules"
+        if self.conn.listener == LEG_LISTENER:
+            return
+        # Bridges of Mosquitto publish their state there, always.
+        usual = self.bridge and topic.startswith("$SYS/")
+        level = "debug" if usual or self._refusal_logged else "info"
+        self._refusal_logged = self._refusal_logged or not usual
         user = self.session.username
         name = "" if user is None else f", user {shorten(user)},"
         client_id = shorten(self.session.client_id)
@@ -315,6 +319,11 @@ class Client(Owner):
 
     def drained(self, now: float) -> None:
         """Nothing to do: the session pumps on acknowledgements."""
+
+
+def said_of(rule: Rule | None) -> str:
+    """Return why the rules forbid something, for the log: this `rule` does, or none allows it."""
+    return "no rule allows it" if rule is None else f"line {rule.line} of the rules"
 
 
 def disconnect(session: Session, reason: int) -> bool:

@@ -22,6 +22,7 @@ from mqttree.broker.core.wildcard_forms import WildcardForms, filter_memory, for
 from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
 from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
+from mqttree.broker.wire.strings import is_own
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import split_shared
@@ -251,11 +252,11 @@ class Dispatcher:
         if route is not None:
             self.node.turns.work += costs.ROUTE_WORK
             return route
-        own = name[:1] == "$"
+        own = is_own(name)
         found, beyond = self._receivers(name, own)
-        if not keep or own or len(topic) > self._longest:
+        if not keep or name[:1] == "$" or len(topic) > self._longest:
             # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
-            # (MQTT-4.7.2-1).
+            # (MQTT-4.7.2-1), and a broker that wants `#` gets these, too.
             return Route(deliveries_of(found), beyond, not own, {})
         route = cache.shared(found, beyond)
         if route is None:
@@ -265,7 +266,7 @@ class Dispatcher:
 
     def _receivers(self, name: str, own: bool) -> tuple[tuple[Subscription, ...], Beyond]:
         """Return what decides about the route of a topic: the subscriptions that match, in order,
-        and whoever else gets it. `own`: the topic begins with `$`, and goes nowhere else."""
+        and whoever else gets it. `own`: the topic is this broker's, and goes nowhere else."""
         node = self.node
         cluster, turns = node.cluster, self._turns
         trie, groups = self.trie, NO_GROUPS

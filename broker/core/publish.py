@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.core.capabilities import check_publish
+from mqttree.broker.core.client import said_of
 from mqttree.broker.core.effects import AuthorizePublish
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.reason_string import well_formed
@@ -19,6 +20,7 @@ from mqttree.broker.wire.errors import ProtocolViolation, WireError
 from mqttree.broker.wire.packets import Puback, Publish, Pubrec
 from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD, PUBREC_HEAD
+from mqttree.broker.wire.strings import is_own_name
 from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def publish(client: Client, packet: Publish) -> None:
         why = "the payload is not the UTF-8 text that its Payload Format Indicator promises"
         if not packet.qos:
             raise ProtocolViolation(why, ReasonCode.PAYLOAD_FORMAT_INVALID)
+        client.note_refusal("publish to", topic.decode(), why)
         refuse(client, packet.qos, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
         return
     if topic in QUESTIONS and client.version == 5:
@@ -133,15 +136,15 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
     )  # raises on a bad topic name before anything is asked
     if node.hooks.events:
         node.event("broker_message_received", client=client, message=message, packet_id=packet_id)
-    if message.topic[:1] == b"$":
+    if is_own_name(message.topic):
         # MQTT-4.7.2
-        refuse(client, message.qos, packet_id, why="topics that begin with $ are the broker's own")
+        _refuse(client, message, packet_id, "it is one of the broker's own topics")
     elif (
         (permissions := client.session.permissions) is not None
         and message.topic not in client.routes
-        and not _permitted(client, permissions, message.topic, route)
+        and (forbidden := _forbidden(client, permissions, message.topic, route))
     ):
-        refuse(client, message.qos, packet_id)
+        _refuse(client, message, packet_id, forbidden)
     elif node.hooks.topics:
         client.conn.wait()
         then = partial(_on_answer, client, message, packet_id)
@@ -155,7 +158,8 @@ def first_route(client: Client, topic: bytes) -> Route | None:
     fast path; None: it is to be handled by `publish`, which refuses or closes, or makes the client
     rest as this turn has done enough."""
     dispatcher = client.node.dispatcher
-    # Without a topic there is an alias; one that begins with "$" is the broker's own.
+    # Without a topic there is an alias; the routes of those that begin
+    # with "$" are not kept.
     if not topic or topic[0] == 0x24 or not dispatcher.ready(topic):
         return None
     try:
@@ -178,20 +182,20 @@ def _on_answer(client: Client, message: Message, packet_id: int, allowed: bool, 
             if allowed:
                 take(client, message, packet_id)
             else:
-                refuse(client, message.qos, packet_id)
+                _refuse(client, message, packet_id, "a plugin forbids it")
         except WireError as error:
             client.fail(error)
     client.conn.resume(now)
 
 
-def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Route) -> bool:
-    """Ask the rules about publishing; the answer yes is remembered as long as the route is."""
+def _forbidden(client: Client, permissions: Permissions, topic: bytes, route: Route) -> str:
+    """Return why the rules forbid publishing, "" if they do not; that is remembered as long as the
+    route is."""
     rule = permissions.publish_rule(topic.decode())
     if rule is not None and rule.allow:
         _remember(client, topic, route)
-        return True
-    client.note_refusal("publish to", topic.decode(), rule)
-    return False
+        return ""
+    return said_of(rule)
 
 
 def _remember(client: Client, topic: bytes, route: Route) -> None:
@@ -224,6 +228,13 @@ def _received(client: Client, packet_id: int) -> None:
     session.incoming.add(packet_id)
     if session.recorder is not None:
         session.recorder.received(PACKET_IDS[packet_id])
+
+
+def _refuse(client: Client, message: Message, packet_id: int, why: str) -> None:
+    """Acknowledge a `message` of a `client` that may not be published, and log `why`. `packet_id`:
+    of its PUBLISH, 0 at QoS 0."""
+    client.note_refusal("publish to", message.topic.decode(), why)
+    refuse(client, message.qos, packet_id)
 
 
 def refuse(

@@ -17,6 +17,7 @@ from mqttree.broker.base.hybrid_clock import LOGICAL
 from mqttree.broker.core.limits import CoreLimits
 from mqttree.broker.core.message import Message, size_of
 from mqttree.broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.subscription_trie import TopicTrie
 
 TOMBSTONE_AGE_S = 86_400.0
@@ -104,7 +105,7 @@ class RetainedStore:
         """Forget all retained messages and tombstones."""
         self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
         self._bytes = 0
-        self._own = 0  # topics that begin with `$`
+        self._own = 0  # topics that are the broker's own
         self._expiring = Deadlines(self._is_current)  # (when, ms; place; time of the version)
         self._tombstone_ends = Deadlines(
             self._tombstone
@@ -218,7 +219,7 @@ class RetainedStore:
 
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
-        if topic[:1] == "$":
+        if is_own(topic):
             self._own += old is None
         else:
             grown = (
@@ -246,7 +247,7 @@ class RetainedStore:
 
     def _drop(self, topic: str) -> None:
         old = self._trie.pop(topic)
-        if old is not None and topic[:1] == "$":
+        if old is not None and is_own(topic):
             self._own -= 1
         elif old is not None:
             self._bytes -= _size(topic.encode(), old)
@@ -281,7 +282,8 @@ class RetainedStore:
         """Each topic that does not begin with `$`, leaf by leaf."""
         for prefix in self.digests.present():
             for version in self.digests.versions(prefix):
-                yield version.topic.decode()
+                if version.topic[:1] != b"$":
+                    yield version.topic.decode()
 
     def message_of(self, version: RetainedVersion, now: float) -> Message | None:
         """Return the message of a version; None when it is deleted or has expired."""

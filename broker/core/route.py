@@ -133,7 +133,7 @@ class Route:
         self.elsewhere = beyond.elsewhere
         # What all receivers were granted at least; without one, any packet may go as it is.
         self.granted = min([delivery.qos for delivery in deliveries], default=2)
-        self.forward = forward  # goes over links: every topic that does not begin with '$'
+        self.forward = forward  # goes over links: every topic but the broker's own
         # Members of `shared` that may receive the topic; None: all.
         self.permitted: set[Session] | None = None
         if beyond.permitted is not None:

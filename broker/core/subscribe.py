@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
 from mqttree.broker.core.capabilities import check_identifier, unavailable
+from mqttree.broker.core.client import said_of
 from mqttree.broker.core.effects import AuthorizeSubscribe
 from mqttree.broker.core.session import Subscription
 from mqttree.broker.core.session_owner import LEG_LISTENER
@@ -381,7 +382,7 @@ def _may_subscribe(client: Client, topic_filter: str, note: bool) -> bool:
     if rule is not None and rule.allow:
         return True
     if note:
-        client.note_refusal("subscribe to", topic_filter, rule)
+        client.note_refusal("subscribe to", topic_filter, said_of(rule))
     return False
 
 

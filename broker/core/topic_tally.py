@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from mqttree.broker.wire.publish_header import topic_end
+from mqttree.broker.wire.strings import is_own_name
 from mqttree.broker.wire.varint import read_length
 
 WEIGHT: Final = 64
@@ -92,7 +93,7 @@ class TopicTally:
 
     def add_single(self, topic: bytes) -> None:
         """Count one message that did not take the fast path."""
-        if len(topic) <= self._longest and topic[:1] != b"$":
+        if len(topic) <= self._longest and not is_own_name(topic):
             self.add(topic, 1)
 
     def take(self) -> tuple[dict[bytes, int], dict[bytes, int]]:

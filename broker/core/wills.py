@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import message_of
 from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.strings import is_own, shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.core.publisher import Publisher
@@ -52,10 +53,14 @@ class Wills:
             session.recorder.record_attributes()
         broker = self._broker
         permissions = session.permissions
-        if will.topic.startswith("$") or (
+        if is_own(will.topic) or (
             permissions is not None and not permissions.may_publish(will.topic)
         ):
             broker.counters.publish_refused += 1
+            name = shorten(session.client_id)
+            text = f"the will of client {name} may not be published to {shorten(will.topic)}"
+            level = "debug" if is_own(will.topic) else "info"
+            broker.log_limit.line(level, "will refused", name, text)
             return
         broker.counters.wills += 1
         broker.publisher.publish(message_of(will, broker.now, session), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mqttree.broker.wire.strings import is_own_name
+
 LEG, STATE, COMMON = b"mqttree/leg/", b"/state", b"/common"
 """Topics of a leg, with its name in the middle: whether it is up, and until when both of its sides
 are known to have had the same retained messages (`RetainedHistory`). The second one stays in this
@@ -15,7 +17,7 @@ def topic_of(name: str, kind: bytes) -> str:
 
 def own(topic: bytes) -> bool:
     """Return whether a `topic` is never compared: it is a broker's or the legs' own."""
-    return topic[:1] == b"$" or (
+    return is_own_name(topic) or (
         topic.startswith(b"mqttree/")
         and (
             topic.startswith(b"mqttree/probe/")

@@ -17,7 +17,7 @@ from mqttree.broker.wire.varint import encode_varint, read_length
 
 CROSSING = range(3, 8)
 """Packet types that cross: PUBLISH and its acknowledgements."""
-DROPPED = "$leg/dropped"
+DROPPED = "$mqttree/leg/dropped"
 """The topic of a message that does not cross. This broker acknowledges what comes in under it, and
 no client gets it; what would go out under it the leg answers (`left_out`)."""
 MAX_QOS = 2

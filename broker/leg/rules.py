@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.topic_filter import (
     SHARE_PREFIX,
     covers,
@@ -83,10 +84,10 @@ class Rule:
         for side, topic_filter in (("local", self.local), ("remote", self.remote)):
             if not valid_topic_filter(topic_filter) or topic_filter.startswith(SHARE_PREFIX):
                 raise RuleError(f"'{topic_filter}' ({side}) is no topic filter")
-        if self.inwards and self.local.startswith("$"):
-            raise RuleError(f"'{self.local}' begins with $: no client may publish it here")
-        if self.outwards and self.remote.startswith("$"):
-            raise RuleError(f"'{self.remote}' begins with $: no client may publish it there")
+        if self.inwards and is_own(self.local):
+            raise RuleError(f"'{self.local}' is the broker's own: no client may publish it here")
+        if self.outwards and is_own(self.remote):
+            raise RuleError(f"'{self.remote}' is the broker's own: no client may publish it there")
 
     @property
     def inwards(self) -> bool:
@@ -247,7 +248,7 @@ def covering(wanted: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _may_be_published(topic: str) -> bool:
-    return valid_topic_name(topic) and not topic.startswith("$")
+    return valid_topic_name(topic) and not is_own(topic)
 
 
 def _first(found: Iterable[str | None]) -> str | None:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 SESSION = "leg:"
 """Ahead of a leg's name: the client id of its session here."""
-NOTE = "$leg/subscribed/"
+NOTE = "$mqttree/leg/subscribed/"
 """Ahead of filters to which the session here subscribes for a note only, as no client publishes
 there: behind it are QoS and filter of a subscription at the foreign broker. So the leg knows after
 a restart which ones it has there."""
-AT = "$leg/at/"
+AT = "$mqttree/leg/at/"
 """Ahead of the foreign address that the leg was connected to last, such a note as well, if it has
 several."""
-PAIRED = "$leg/paired"
+PAIRED = "$mqttree/leg/paired"
 """Such a note, of each session here that has a counterpart."""
 
 

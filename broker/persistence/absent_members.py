@@ -113,7 +113,10 @@ class AbsentMember:
                     text = data.decode(errors="replace")
                     if well_formed(text):
                         self._trie.insert(text, number, None)
-            found = self._known[topic] = bool(self._trie.match(topic.decode(errors="replace")))
+            # As a broker that asks for everything also wants what begins with `$`.
+            found = self._known[topic] = (topic[:1] == b"$" and EVERYTHING in self.filters) or bool(
+                self._trie.match(topic.decode(errors="replace"))
+            )
         return found
 
     def passing(self, entry: LogEntry, position: int) -> bool:

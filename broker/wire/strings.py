@@ -12,6 +12,22 @@ SHARE_PREFIX: Final = "$share/"
 """How the Topic Filter of a Shared Subscription begins (MQTT-4.8.2-1)."""
 
 
+OWN: Final = frozenset(("$SYS", "$share", "$mqttree"))
+"""First levels of the topics that are a broker's own."""
+
+
+def is_own(topic: str) -> bool:
+    """Return whether a topic name or filter is of this broker alone (MQTT-4.7.2): no client
+    publishes there, and nothing of it crosses a link. All others are the clients', also those that
+    begin with `$`."""
+    return topic[:1] == "$" and topic.partition("/")[0] in OWN
+
+
+def is_own_name(topic: bytes) -> bool:
+    """Return the same for a topic in UTF-8."""
+    return topic[:1] == b"$" and is_own(topic.decode(errors="replace"))
+
+
 def decode_utf8(raw: bytes) -> str:
     """Text of ``raw``. Raises MalformedPacket for ill-formed UTF-8, surrogates and U+0000
     (MQTT-1.5.4-1, 1.5.4-2)."""

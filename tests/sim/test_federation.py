@@ -17,8 +17,10 @@ import pytest
 
 from mqttree.broker.cluster.link.control_records import encode_record
 from mqttree.broker.core.publisher import Publisher
+from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.checkers import tree_faults
 from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
+from tests.sim.test_takeover import Row
 from tests.sim.world import Host, World
 
 SEEDS = int(os.environ.get("SEEDS", "48"))
@@ -419,13 +421,13 @@ def test_random_schedules_keep_all_promises(pool: Pool, block: int) -> None:
 def test_topology_changes_are_published_to_the_clients_of_every_broker(
     routing: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`$TC` itself stays on its broker; the change's number goes round, and each broker tells its
-    own clients, once."""
+    """`$mqttree/topology` itself stays on its broker; the change's number goes round, and each
+    broker tells its own clients, once."""
     told: dict[int, list[tuple[str, int]]] = {}
     inner = Publisher.publish_internal
 
     def publish(publisher: Publisher, topic: str, payload: bytes, qos: int, retain: bool) -> None:
-        if topic == "$TC":
+        if topic == "$mqttree/topology":
             change = json.loads(payload)
             told[id(publisher)].append((change["origin"], change["number"]))
         inner(publisher, topic, payload, qos, retain)
@@ -440,3 +442,28 @@ def test_topology_changes_are_published_to_the_clients_of_every_broker(
     assert found[0]
     assert all(each == found[0] for each in found)
     assert len(set(found[0])) == len(found[0])
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic", "srt", "ort"])
+def test_topics_that_begin_with_dollar_cross_the_federation(routing: str) -> None:
+    """At each QoS, retained, and with the log; what is a broker's own stays there. No link is
+    closed for it."""
+    row = Row(routing=routing)
+    reader, publisher = row.connect(1, "r"), row.connect(2, "p", version=4)
+    reader.send(Subscribe(1, [SubscriptionRequest("$aws/a", 1), SubscriptionRequest("$SYS/#", 1)]))
+    between = row.connect(0, "b")  # with `ort` only brokers that want a topic pass it on
+    between.send(Subscribe(1, [SubscriptionRequest("#", 1), SubscriptionRequest("$aws/+", 0)]))
+    row.run(2.0)
+    for number in range(1, 20):  # with `ort` and `srt` the way opens with the first ones
+        publisher.send(Publish("$aws/a", b"%d" % number, number % 3, packet_id=number))
+        publisher.send(Publish("$SYS/a", b"own", 1, packet_id=100 + number))
+        row.run(0.2)
+    publisher.send(Publish("$aws/b", b"kept", 1, packet_id=50, retain=True))
+    row.run(2.0)
+    assert reader.payloads[-10:] == [b"%d" % number for number in range(10, 20)]
+    late = row.connect(0, "l")
+    late.send(Subscribe(1, [SubscriptionRequest("$aws/b", 1)]))
+    row.run(2.0)
+    assert late.payloads == [b"kept"]
+    assert row.node(0).counters.malformed == row.node(1).counters.malformed == 0
+    assert row.node(2).counters.publish_refused == 19

@@ -30,6 +30,7 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, enc
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.strings import is_own_name
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
@@ -120,7 +121,7 @@ class Forwarder(Sender):
         behind; None: no connection has to wait. `choice`: which members of shared subscriptions
         get it.
         """
-        if message.topic[:1] == b"$":
+        if is_own_name(message.topic):
             return
         node = self.node
         if message.qos or message.retain:

@@ -26,6 +26,7 @@ from mqttree.broker.wire.properties import (
     split_expiry,
 )
 from mqttree.broker.wire.publish_header import PUBLISH, run_end, topic_end, topic_of
+from mqttree.broker.wire.strings import is_own_name
 from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class IncomingBatches:
         return pieces
 
     def _route(self, topic: bytes, *, keep: bool = True) -> Route:
-        if topic[:1] == b"$":
+        if is_own_name(topic):
             raise MalformedPacket("batch on a link with a topic that stays at its broker")
         return self._dispatcher.route(topic, keep=keep)
 

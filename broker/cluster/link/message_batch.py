@@ -1,7 +1,7 @@
 """Messages on links, in the replay log and in answers of other brokers: batches of one origin, one
 header and the packets as their publishers sent them.
 
-On the wire a batch is a PUBLISH (MQTT 5) to the topic `$batch`, which no client can publish to. Its
+On the wire a batch is a PUBLISH (MQTT 5) to the topic `$batch`, which says what it is. Its
 only property is a User Property "o" of 24 characters, so that it is legal MQTT 5 and can be read as
 it stands: 16 for the origin (broker id and boot number), 8 for the sequence number of the first
 message (base64 without padding). The others have the numbers that follow. Its payload is the
@@ -47,6 +47,7 @@ from mqttree.broker.wire.publish_header import (
     RETAIN,
     topic_end,
 )
+from mqttree.broker.wire.strings import is_own_name
 from mqttree.broker.wire.varint import encode_varint, read_length
 from mqttree.routing.topic_filter import valid_topic_name
 
@@ -217,7 +218,7 @@ def read_messages(data: bytes, at: float) -> Iterator[tuple[MessageBatch, int, M
     """
     for batch in read_batches(data):
         for number, message in batch.messages(at):
-            if message.topic[:1] == b"$" or not is_topic_name(message.topic):
+            if is_own_name(message.topic) or not is_topic_name(message.topic):
                 raise MalformedPacket(
                     "messages of another broker have no topic name that may cross"
                 )

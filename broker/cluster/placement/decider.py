@@ -25,6 +25,7 @@ from mqttree.broker.cluster.placement.placement_messages import (
     Rates,
 )
 from mqttree.broker.cluster.placement.topic_knowledge import TopicKnowledge
+from mqttree.broker.wire.strings import is_own
 from mqttree.placement.case import Move, Unit
 from mqttree.placement.controller import Controller
 from mqttree.placement.figures import Figures
@@ -467,7 +468,7 @@ def check_names(question: Question) -> None:
         if not valid_topic_filter(name):
             raise ValueError(f"subscribe: {name[:64]!r} is no topic filter")
     for name in question.publish:
-        if not valid_topic_name(name) or name.startswith("$"):
+        if not valid_topic_name(name) or is_own(name):
             raise ValueError(f"publish: {name[:64]!r} is no topic that a client may publish to")
 
 

@@ -30,6 +30,7 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session
 from mqttree.broker.core.wildcard_forms import WildcardForms
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class SessionHistory:
         not got it. `key`, `number`: its origin and number. One that matches no subscription is not
         noted: an older session that is merged later may have had it."""
         topic = message.topic.decode()
-        permitted = not topic.startswith("$") and session.may_receive(topic)
+        permitted = not is_own(topic) and session.may_receive(topic)
         wanted = list(session.wanting(topic)) if permitted else []
         if (
             wanted

@@ -52,6 +52,7 @@ from mqttree.broker.core.responses import Response, respond
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.wildcard_forms import WildcardForms
 from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ class SessionReplay:
         """Return how a message goes to a session, None if it does not: it is none of its
         subscriptions', or they get it by themselves. It counts as delivered from now on."""
         topic = message.topic.decode()
-        if topic.startswith("$") or not session.may_receive(topic):
+        if is_own(topic) or not session.may_receive(topic):
             return None
         wanted = [subscription for subscription in session.wanting(topic) if subscription.qos]
         if not wanted or any(subscription.gets(key, sequence) for subscription in wanted):

@@ -15,6 +15,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.cluster.directory.link_state_directory import GROUP, Changes
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.group_selection import (
     Announcer,
     Own,
@@ -388,7 +389,7 @@ class GroupTable:
     ) -> list[tuple[Pool, SharedGroup | None]]:
         """Return the groups for a topic of which other brokers have members, each with the local
         one of the same name."""
-        if not self.pools or topic.startswith("$"):
+        if not self.pools or is_own(topic):
             return []
         here = {group.group_id: group for group in groups}
         return [(pool, here.get(pool.group_id)) for pool in self._trie.match(topic)]

@@ -22,6 +22,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from mqttree.broker.core.wildcard_forms import filter_memory
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.filter_aggregation import FilterAggregation
 from mqttree.routing.subscription_trie import SubscriptionTrie
 from mqttree.routing.topic_filter import well_formed
@@ -33,6 +34,9 @@ messages at once."""
 LOAD, LOAD_PACE = 500, 0.02
 """filters that are handled at a time when the first other broker comes, and s in between: some ms
 of work. As many filters without subscribers are withdrawn at a time, every POST_INTERVAL."""
+
+ANY_OTHER = "\0"
+"""A topic that filters with wildcards alone match, as no topic has this letter."""
 
 FilterChange = tuple[bytes, bool, bool]
 """A filter, whether it is wanted, and if not, whether messages still go there
@@ -155,7 +159,7 @@ class InterestTable:
         wants = self._node.dispatcher.wants
         for _ in range(min(LOAD, len(self._loading))):
             topic_filter = self._loading.popleft()
-            if wants(topic_filter) and not topic_filter.startswith("$"):
+            if wants(topic_filter) and not is_own(topic_filter):
                 self._want(topic_filter)
         if self._loading:
             self._node.timers.schedule(now + LOAD_PACE, self._load)
@@ -165,7 +169,7 @@ class InterestTable:
 
     def changed(self, topic_filter: str, wanted: bool) -> None:
         """Note the first subscription to a filter here, or that the last one has gone."""
-        if self.posting and not topic_filter.startswith("$"):  # no such topic crosses a link
+        if self.posting and not is_own(topic_filter):  # no such topic crosses a link
             if wanted:
                 self._closing.pop(topic_filter, None)
                 self._want(topic_filter)
@@ -429,6 +433,9 @@ class InterestTable:
             return ()
         before = filters.steps
         found = filters.match(topic)
+        if topic[:1] == "$":
+            # A broker that asks for everything wants these, too, though no client's `#` matches.
+            found = [*found, *filters.match(ANY_OTHER)]
         self._turns.work += filters.steps - before
         return tuple(found if len(found) < 2 else dict.fromkeys(found))
 

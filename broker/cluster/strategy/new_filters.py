@@ -57,7 +57,7 @@ class NewFilters:
             for broker, filters, origins in wanted:
                 if origin in origins and (
                     len(filters) > MAX_COMPARED_FILTERS
-                    or any(matches(known, topic) for known in filters)
+                    or any(known == "#" or matches(known, topic) for known in filters)
                 ):
                     del origins[origin]
                     found.append((broker, origin))

@@ -34,6 +34,7 @@ from mqttree.broker.cluster.strategy.published_topics import (
 )
 from mqttree.broker.core.dispatcher import topic_name
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.strings import is_own
 from mqttree.stp.root_policy import OverlaySettings
 from mqttree.stp.topic_overlays import Missed, TopicOverlays
 from mqttree.stp.topic_ping import TopicPingError, decode_pings, decode_topics
@@ -182,7 +183,7 @@ class Ort(OverPublishedTopics):
             self._want(topic_filter)
 
     def _want(self, topic_filter: str) -> None:
-        if topic_filter.startswith("$") or "+" in topic_filter or "#" in topic_filter:
+        if is_own(topic_filter) or "+" in topic_filter or "#" in topic_filter:
             return
         self._tell_of(topic_filter.encode(), self._node.now)
         self._hurry(self._node.now)
@@ -247,7 +248,7 @@ class Ort(OverPublishedTopics):
         except TopicPingError as error:
             raise MalformedPacket(str(error)) from None
         for ping in pings:
-            if topic_name(ping.topic).startswith("$"):
+            if is_own(topic_name(ping.topic)):
                 raise MalformedPacket("topic PINGREQ of a topic that stays at its broker")
         self._node.turns.work += PINGS_WORK * len(pings)
         if self.uses(link) and link.peer is not None:

@@ -30,6 +30,7 @@ from mqttree.broker.cluster.strategy.published_topics import (
     OverPublishedTopics,
 )
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.strings import is_own
 from mqttree.routing.advertised_routes import Arrival, Hop, RoutingTables, Told
 from mqttree.routing.topic_filter import valid_topic_filter, valid_topic_name
 
@@ -98,7 +99,7 @@ class SrtPrt(OverPublishedTopics):
 
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
         """Note the first subscription to a filter here, or that the last one has gone."""
-        if self._begun and not topic_filter.startswith("$"):  # no such topic crosses a link
+        if self._begun and not is_own(topic_filter):  # no such topic crosses a link
             self._want(topic_filter, wanted, self._node.now)
             self._hurry(self._node.now)
 
@@ -134,7 +135,7 @@ class SrtPrt(OverPublishedTopics):
         if not self._begun:
             self._begun = True
             for topic_filter in self._node.dispatcher.filters():
-                if not topic_filter.startswith("$"):
+                if not is_own(topic_filter):
                     self._want(topic_filter, True, self._node.now)
             # No topic was advertised so far.
             self._node.dispatcher.forget_routes()
@@ -165,7 +166,7 @@ class SrtPrt(OverPublishedTopics):
         """
         hop = self._hops.get(link)
         for topic, on, _ in decoded(body, 0):
-            if topic.startswith("$") or not valid_topic_name(topic):
+            if is_own(topic) or not valid_topic_name(topic):
                 raise MalformedPacket("PUBADV record with an invalid topic")
             if hop is not None and not self._tables.advertised(hop, topic, on):
                 self._delivery.count("advertisements_refused")
@@ -180,7 +181,7 @@ class SrtPrt(OverPublishedTopics):
         # On average an answer takes half of a round trip; without one it was just measured.
         under_way = (link.rtt_ms or 0.0) / 2000
         for topic_filter, on, age in decoded(body, 4):
-            if topic_filter.startswith("$") or not valid_topic_filter(topic_filter):
+            if is_own(topic_filter) or not valid_topic_filter(topic_filter):
                 raise MalformedPacket("FILTERS record with an invalid topic filter")
             if hop is None:
                 continue

@@ -416,7 +416,7 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     world = lone()
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     client = world.connect("c")
-    client.subscribe("$TC")
+    client.subscribe("$mqttree/topology")
     client.take()
     before = world.node.cluster.tree.epoch
     root = world.node.cluster.tree.root

@@ -97,8 +97,8 @@ def test_no_auth_for_clients_that_do_not_ask_for_it() -> None:
 
 # What is refused, and how: (packet, answer).
 REFUSED: dict[str, tuple[Packet, type[Packet]]] = {
-    "PUBACK": (Publish("$no", b"x", 1, packet_id=1), Puback),
-    "PUBREC": (Publish("$no", b"x", 2, packet_id=2), Pubrec),
+    "PUBACK": (Publish("$SYS/no", b"x", 1, packet_id=1), Puback),
+    "PUBREC": (Publish("$SYS/no", b"x", 2, packet_id=2), Pubrec),
     "PUBCOMP": (Pubrel(9), Pubcomp),
     "PUBREL": (Pubrec(9), Pubrel),
     "SUBACK": (Subscribe(3, [SubscriptionRequest("/" * 201, 0)]), Suback),

@@ -380,8 +380,8 @@ def test_reason_strings_say_why() -> None:
     client.send(Subscribe(7, []))
     client.take()
     assert client.said[:3] == [
-        "topics that begin with $ are the broker's own",
-        "topics that begin with $ are the broker's own",
+        "not authorized to publish to this topic",
+        "not authorized to publish to this topic",
         f"{DEEP}: topic filter invalid; $share/g{DEEP}: topic filter invalid",
     ]
     assert len(client.said) == 4  # and the DISCONNECT's

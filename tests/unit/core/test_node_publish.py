@@ -247,12 +247,12 @@ def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
     there."""
     world, publisher, _ = pair(version)
     watcher = world.connect("w")
-    watcher.subscribe("$SYS/#", "$x/+")
+    watcher.subscribe("$SYS/#", "$mqttree/+")
     for number in range(1, 4):
         world.node.publisher.publish_internal("$SYS/uptime", b"%d" % number, 0, True)
         world.settle()
         publisher.publish("$SYS/uptime", b"no", qos, packet_id=number)
-        publisher.publish("$x/y", b"no", qos, packet_id=number + 10)
+        publisher.publish("$mqttree/y", b"no", qos, packet_id=number + 10)
         if qos == 2:
             publisher.send(Pubrel(number), Pubrel(number + 10))
     assert watcher.payloads() == [b"1", b"2", b"3"]
@@ -262,6 +262,26 @@ def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
     }
     assert reasons == (set() if qos == 0 else {ReasonCode.NOT_AUTHORIZED if version == 5 else 0})
     assert not publisher.closed
+    # A client before MQTT 5 cannot see it.
+    assert [level for level, line in world.lines if "may not publish to" in line].count("info") == 1
+
+
+@pytest.mark.statement("choice/topics that begin with `$`")
+@ALL
+def test_other_topics_that_begin_with_dollar_are_the_clients(version: int) -> None:
+    """No wildcard at the first level matches them (MQTT-4.7.2-1), retained ones included."""
+    world, publisher, _ = pair(version)
+    filters = ("$aws/#", "$thing/+/up", "$share/g/$oc/#")
+    watcher = world.connect("w", version)
+    watcher.subscribe(*(filters if version == 5 else filters[:2]), qos=1)
+    everything = world.connect("e", version)
+    for number, topic in enumerate(("$aws/x", "$aws/x", "$thing/1/up", "$oc/a"), 1):
+        publisher.publish(topic, topic.encode(), 1, packet_id=number, retain=number == 3)
+    assert watcher.payloads() == [b"$aws/x"] * 2 + [b"$thing/1/up"] + [b"$oc/a"] * (version == 5)
+    everything.subscribe("#", "+/+/+")
+    assert everything.payloads() == []
+    everything.subscribe("$thing/#")
+    assert everything.payloads() == [b"$thing/1/up"]
 
 
 def test_very_long_topics_and_very_many_do_not_stay_in_the_cache() -> None:

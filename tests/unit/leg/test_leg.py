@@ -59,8 +59,10 @@ CONNECT_THERE = (
 CONNECT_HERE = b"\x10\x17\x00\x04MQTT\x05\x02\x00\x00\x05\x11\xff\xff\xff\xff\x00\x05leg:n"
 SUBSCRIBE = b"\x82\x07\xff\xff\x00\x00\x01#\x2e"
 """QoS 2, No Local, Retain As Published, Retain Handling 2."""
-PAIRED = b"\x00\x0b$leg/paired\x2c"
-SUBSCRIBE_HERE = b"\x82\x2b\xff\xff\x00\x00\x01#\x2e\x00\x13$leg/subscribed/2/#\x2c" + PAIRED
+PAIRED = b"\x00\x13$mqttree/leg/paired\x2c"
+SUBSCRIBE_HERE = (
+    b"\x82\x3b\xff\xff\x00\x00\x01#\x2e\x00\x1b$mqttree/leg/subscribed/2/#\x2c" + PAIRED
+)
 """The same, and notes of what the foreign broker has granted, and that there is one."""
 PREPARE = Prepare(
     ("#",),
@@ -142,7 +144,9 @@ def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
         ToForeign(b"\x82\x06\xff\xff\x00\x01#\x02"),
         ToForeign(b"\xc0\x00"),
         ToHere(
-            b"\x82\x2a\xff\xff\x00\x01#\x02\x00\x13$leg/subscribed/2/#\x00" + PAIRED[:-1] + b"\0"
+            b"\x82\x3a\xff\xff\x00\x01#\x02\x00\x1b$mqttree/leg/subscribed/2/#\x00"
+            + PAIRED[:-1]
+            + b"\0"
         ),
     ]
 
@@ -150,7 +154,7 @@ def test_a_leg_of_mqtt_3_1_1_says_that_it_is_a_bridge() -> None:
 def test_the_session_here_obeys_what_the_foreign_broker_says() -> None:
     leg = new()
     leg.tick(0.0)
-    leg.on_dialled(LocalSession({"$leg/paired": 0}), 0.1)
+    leg.on_dialled(LocalSession({"$mqttree/leg/paired": 0}), 0.1)
     said = {
         Property.RECEIVE_MAXIMUM: 20,
         Property.MAXIMUM_PACKET_SIZE: 2_000_000,
@@ -235,7 +239,7 @@ def test_topics_and_response_topics_get_their_other_names() -> None:
         ToHere(
             encode_packet(Publish("here/a", b"1", 2, True, packet_id=9), 5)
             + encode_packet(Publish("here/ask", b"?", properties=here), 5)
-            + encode_packet(Publish("$leg/dropped", b"3", 1, packet_id=8), 5)
+            + encode_packet(Publish("$mqttree/leg/dropped", b"3", 1, packet_id=8), 5)
             + encode_packet(Puback(5), 5)
         )
     ]
@@ -343,7 +347,7 @@ def test_a_refused_filter_is_named_and_the_rest_works() -> None:
     assert isinstance(line, Log)
     assert "refuses the filter '#'" in line.text
     leg.foreign_received(encode_packet(Pingresp(), 5), 0.3)
-    assert leg.take_effects() == [ToHere(b"\x82\x15" + SUBSCRIBE[2:] + PAIRED)]
+    assert leg.take_effects() == [ToHere(b"\x82\x1d" + SUBSCRIBE[2:] + PAIRED)]
     leg.here_received(encode_packet(Suback(0xFFFF, [2]), 5), 0.3)
     assert leg.counters.refused_filters == ["#"]
     assert leg.state is State.UP
@@ -484,7 +488,7 @@ def test_a_rule_that_is_gone_is_unsubscribed_from_on_both_sides(version: int) ->
         kept = joined.there.node.sessions[joined.settings.client_id].subscriptions
         assert {f: each.qos for f, each in kept.items()} == filters
         wanted = joined.here.session("leg:n").subscriptions
-        assert {f for f in wanted if not f.startswith("$leg/")} == here
+        assert {f for f in wanted if not f.startswith("$mqttree/leg/")} == here
 
 
 # ---------------------------------------------------------------- echoes, rings, its state

@@ -108,11 +108,11 @@ def test_a_message_that_the_foreign_broker_refuses_is_counted_and_not_repeated()
 
 
 def test_a_topic_that_would_be_invalid_is_acknowledged_and_counted() -> None:
-    """Its name here would begin with $, under which no client may publish."""
+    """Its name here would be one of the broker's own, where no client may publish."""
     joined = Joined('# in 1 "" out/')
     here, there = joined.here.connect("h"), joined.there.connect("t")
     here.subscribe("#", qos=1)
-    for number, topic in enumerate(("out/$a", "out/b"), 1):
+    for number, topic in enumerate(("out/$SYS/a", "out/b"), 1):
         joined.send(there, Publish(topic, b"1", 1, packet_id=number))
     assert [p.topic for p in here.take() if isinstance(p, Publish)] == ["b"]
     assert joined.leg.drops()["unnamed"] == 1

@@ -113,7 +113,7 @@ def test_a_message_with_an_entry_of_this_federation_is_dropped(broker_id: bytes,
     value = ",".join([entry(FOREIGN, "u"), entry(broker_id, "t"), entry(FOREIGN, "t")])
     other = packet("t", entry(FOREIGN, "t"))
     first, second = decoded(made.inwards(packet("t", value, qos=qos) + other))
-    assert (first.topic, first.payload, first.qos) == ("$leg/dropped", b"", qos)
+    assert (first.topic, first.payload, first.qos) == ("$mqttree/leg/dropped", b"", qos)
     assert first.packet_id == (7 if qos else None)
     assert encode_packet(second, 5) == other
     assert made.came_back == 1
@@ -141,14 +141,14 @@ def test_a_message_on_its_way_through_federations_has_an_entry_of_each() -> None
     pairs = (out.properties or {})[Property.USER_PROPERTY]
     assert pairs == [("a", "b"), (NAME, ",".join([*foreign[:3], entry(OWN, "t")]))]
     (last,) = decoded(made.outwards(packet("t", ",".join(foreign))))
-    assert last.topic == "$leg/dropped"
+    assert last.topic == "$mqttree/leg/dropped"
     assert (made.far, made.came_back) == (1, 0)
 
 
 def test_a_message_that_came_back_by_no_leg_does_not_leave_again() -> None:
     made = marks()
     (out,) = decoded(made.outwards(packet("t", entry(OTHER, "t"), qos=2)))
-    assert (out.topic, out.packet_id) == ("$leg/dropped", 7)
+    assert (out.topic, out.packet_id) == ("$mqttree/leg/dropped", 7)
     assert made.came_back == 1
 
 

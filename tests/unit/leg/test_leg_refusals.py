@@ -217,8 +217,8 @@ def test_a_packet_without_room_for_anything_is_malformed(packet: bytes) -> None:
 def test_what_the_leg_drops_is_not_counted_as_refused() -> None:
     joined = Joined('# in 2 "" out/')
     there = joined.there.connect("t")
-    joined.send(there, Publish("out/$a", b"1", 1, packet_id=1))
-    joined.send(there, Publish("out/$a", b"1", 2, packet_id=2), Pubrel(2))
+    joined.send(there, Publish("out/$SYS", b"1", 1, packet_id=1))
+    joined.send(there, Publish("out/$SYS", b"1", 2, packet_id=2), Pubrel(2))
     assert joined.leg.drops()["unnamed"] == 2
     assert refused(joined) == 0
     assert not joined.there.session("mqttree-n").inflight

@@ -212,7 +212,7 @@ def test_retained_messages_are_found_among_packets(version: int) -> None:
     stored = without_stored(packets)
     assert not list(retained(stored))
     topics = [topic for topic, _, _ in messages(stored, version)]
-    assert topics == [b"a", b"$leg/dropped", b"$leg/dropped"]
+    assert topics == [b"a", b"$mqttree/leg/dropped", b"$mqttree/leg/dropped"]
     assert [number for number, _ in messages_with_ids(stored)] == [b"\x00\x03"]
 
 
