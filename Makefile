@@ -1,6 +1,6 @@
 # Every target sets up what it needs (scripts/setup) and finds it there the second time.
 #   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
-#   make test [ARGS=...]     the tests, in ten minutes on two cores
+#   make test [ARGS=...]     the tests of every change
 #   make test-long           more examples and seeds, and what takes long
 #   make compiled            compiles the core for this checkout (needs gcc); sources that change are not run compiled
 #   make wheel               a wheel with a compiled core, in dist (needs gcc)

@@ -22,6 +22,7 @@ from tests.kit.command import mqttree
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import Authority, self_signed
+from tests.text.test_architecture import read
 from tests.text.test_code_blocks import blocks
 
 CONFIG = """
@@ -227,7 +228,7 @@ def test_a_reload_reads_the_access_section_again(one: Guarded) -> None:
 def test_the_file_of_the_page_about_containers_does_what_the_page_says(
     tmp_path: Path, make: Make
 ) -> None:
-    found = [block for _, block in blocks(Path("docs/guides/containers.md").read_text())]
+    found = [block for _, block in blocks(read("docs/guides/containers.md"))]
     (config,) = [block for block in found if block.startswith("listeners:")]
     (rules,) = [block for block in found if block.startswith("user *")]
     authority = Authority(tmp_path / "issuer")

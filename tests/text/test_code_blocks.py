@@ -84,7 +84,9 @@ def every_block() -> Iterator[Any]:
                 yield pytest.param(block, id=f"{name}:{number}")
         elif name == "tests/__init__.py" or re.match(r"(?!tests/).*\.py$", name):
             for node in ast.walk(parse(read(name))):
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                if isinstance(
+                    node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+                ):
                     for number, block in blocks(ast.get_docstring(node) or ""):
                         if CODE.search(block) or re.match(r"mqttree [a-z]|python3? -m", block):
                             yield pytest.param(block, id=f"{name}:{number}")
@@ -107,13 +109,15 @@ def test_a_block_of_code_is_right(
         json.loads(block)
     elif CODE.search(block):
         check_program(block)
-    elif re.match(r"[a-z]+:( .*)?\n", block) and not PRINTED.search(block):
+    elif re.match(r"[a-z]+:( .*)?\n", block) and not PRINTED.search(re.sub(" +#.*", "", block)):
         check_file(block, tmp_path)
     elif re.search(r"^connection ", block, re.M):
         (tmp_path / "bridges").write_text(block)
         assert read_bridges(str(tmp_path / "bridges"))
     elif re.search(r"^(allow|deny) ", block, re.M):
         assert parse_rules("page", block, limits=DEFAULTS)
+        # A comment has not swallowed one.
+        assert not re.search(r"#.*\b(allow|deny) +(publish|subscribe|all)\b", block)
     elif variables := re.findall(r"^MQTTREE_([A-Z_]+)=", block, re.M):
         assert {name.lower() for name in variables} <= {*OPTIONS, "config"}
     elif block.startswith("persistence "):
@@ -184,14 +188,21 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert PROGRAMS.fullmatch(words[0]), words[0]
     for word in words:
         assert not word.startswith("tests/") or (ROOT / word).exists(), word
-    run = next((at for at, word in enumerate(words) if word.endswith("mqttree")), len(words))
+    run = next(
+        (at for at, word in enumerate(words) if re.fullmatch(r"(.*/bin/)?mqttree", word)),
+        len(words),
+    )
     if words[0] == "make":
         goals = [word for word in words[1:] if "=" not in word]
         assert all(re.search(rf"^{goal}:", read("Makefile"), re.M) for goal in goals)
     elif "-m" in words and (module := MODULES.get(words[words.index("-m") + 1])) is not None:
         options = words[words.index("-m") + 2 :]
         check_options(importlib.import_module(module).main, options, monkeypatch)
-    elif words[run:] and (not run or {"chrt", "exec"} & {*words[:run]}):
+    elif (
+        words[run + 1 :]
+        and "--entrypoint" not in words
+        and (not run or {"chrt", "exec", "run"} & {*words[:run]})
+    ):
         options = words[run + 1 :]
         end = options.index(">") if ">" in options else len(options)
         check_options(main, options[:end], monkeypatch)
@@ -214,3 +225,21 @@ def check_options(run: Any, words: list[str], monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
         raise SystemExit(run(words))
     assert end.type is Parsed or not end.value.code
+
+
+LABELS = {"mqttree link 1", "mqttree broker id 1", r"mqttree journal\n"}
+"""Texts within our protocols, which are no commands."""
+
+
+@pytest.mark.parametrize("page", [name for name in files() if name.endswith(".md")])
+def test_commands_within_sentences_exist(
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for found in re.findall(r"`(mqttree [^`]+)`", read(page)):
+        if (command := " ".join(found.split())) not in LABELS:
+            try:
+                check_options(main, shlex.split(command.partition(" > ")[0])[1:], monkeypatch)
+            except AssertionError:
+                # A sentence may name a command without what it needs.
+                said = capsys.readouterr().err
+                assert re.search("are required|expected one argument", said), (command, said)

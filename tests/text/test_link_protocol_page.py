@@ -12,6 +12,7 @@ import pytest
 from mqttree.broker.cluster.delivery import answers, remote_flow_control, tail_offers
 from mqttree.broker.cluster.directory import questions, unicast_bus
 from mqttree.broker.cluster.link import control_records
+from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
 from mqttree.broker.cluster.placement import placement_messages
 from mqttree.broker.cluster.sessions import replay_messages, takeover_messages
 from mqttree.broker.cluster.sharing import assignments, catchup
@@ -132,3 +133,8 @@ def test_the_page_has_the_numbers_of_the_code(heading: str, column: str, numbers
 
 def test_rows_fit_a_screen() -> None:
     assert [line for line in PAGE.splitlines() if len(line) > 120] == []
+
+
+def test_pages_name_the_version_that_brokers_speak() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs/guides/operations.md").read_text()
+    assert f"this release speaks {LINK_PROTOCOL}." in " ".join(guide.split())

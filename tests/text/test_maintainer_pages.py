@@ -79,9 +79,25 @@ def test_every_page_is_in_an_index() -> None:
     assert [page for page in pages if (ROOT / page).resolve() not in indexed] == []
 
 
+DEFINITION = re.compile(r"^\[([^]]+)\]: (\S+)$", re.M)
+"""Of a link, alone on its line: `[routing]: ../guides/routing.md`."""
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_links_by_a_name_are_defined(page: str) -> None:
+    prose = re.sub(r"`[^`]*`", "", "\n".join(prose_of(text_of(page), tables=True)))
+    named = re.findall(r"\[([^][]+)\]\[\]|\][ \n]?\[([^][]+)\]", prose)
+    wanted = {" ".join((short or long).split()) for short, long in named}
+    assert wanted == {name for name, _ in DEFINITION.findall(text_of(page))}
+
+
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_links_lead_to_a_heading(page: str) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text_of(page)):
+    inline = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text_of(page))
+    defined = [target.partition("#") for _, target in DEFINITION.findall(text_of(page))]
+    for target, anchor in [*inline, *((path, rest) for path, _, rest in defined)]:
+        if ":" in target:
+            continue
         path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), target
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
@@ -92,13 +108,14 @@ def test_lines_fit_a_screen(page: str) -> None:
     assert [line for line in text_of(page).splitlines() if len(line) > 120] == []
 
 
-def prose_of(text: str) -> list[str]:
-    """The lines of a page that are no table, no code and no link that cannot be broken."""
+def prose_of(text: str, *, tables: bool = False) -> list[str]:
+    """The lines of a page that are no table (unless with `tables`), no code and no link that cannot
+    be broken."""
     without_code = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
     return [
         line
         for line in without_code.splitlines()
-        if not line.startswith(("|", "    "))
+        if not line.startswith("    " if tables else ("|", "    "))
         and not re.fullmatch(r"\s*(\S*\]\(\S+|\[[^]]+\]: \S+)", line)
     ]
 
