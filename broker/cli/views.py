@@ -45,8 +45,9 @@ CLIENT_HEAD = (
 
 
 def _client(row: Answer, names: Mapping[str, str]) -> list[object]:
-    # Of clients of other brokers, this one knows that they have a session there.
-    state = {True: "connected", False: "away", None: None}[row["connected"]]
+    state = {True: "connected", False: "away", None: "not known"}[row["connected"]]
+    # Its broker does not answer: all is as it was last known.
+    state += ", stale" if row["stale"] else ""
     about = [row[key] for key in ("user", "address", "mqtt")]
     sizes = [row[key] for key in ("subscriptions", "queued", "in_flight", "dropped")]
     return [row["id"], names.get(row["broker"], row["broker"]), state, *about, *sizes]

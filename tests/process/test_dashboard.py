@@ -210,6 +210,24 @@ def test_listeners_of_all_brokers_are_shown(three: Cluster, browser: Browser) ->
     assert browser.errors == []
 
 
+def test_another_broker_is_drained(tmp_path: Path, browser: Browser) -> None:
+    with Cluster(tmp_path) as two:
+        shown, drained = two.add(), two.add()
+        two.settle()
+        browser.open(page(shown, "?drain"))
+        browser.wait("document.querySelectorAll('#graph g').length === 2")
+        browser.run(
+            "document.querySelector('#graph g:not(.here)').dispatchEvent(new Event('click'))"
+        )
+        browser.wait("document.querySelector('#details .danger') !== null")
+        browser.run("document.querySelector('#details .danger').click()")
+        browser.wait("document.querySelector('#dialog .danger')?.textContent === 'Drain'")
+        browser.run("document.querySelector('#dialog .danger').click()")
+        browser.wait("document.querySelector('#dialog').innerText.includes('drains')")
+        until(lambda: not drained.running, "it has stopped")
+        assert drained.lines("drained in")
+
+
 LABELS_ON_NODES = """
 (() => {
   const boxes = (what) =>

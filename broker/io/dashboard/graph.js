@@ -130,7 +130,9 @@ function layOut(places, topology, { width, height }) {
         moves[a].x += x * force; moves[a].y += y * force;
         moves[b].x -= x * force; moves[b].y -= y * force;
       }
-      moves[a].x += (width / 2 - all[a].x) * 0.05; moves[a].y += (height / 2 - all[a].y) * 0.09;
+      // A broker without links stays with the others.
+      const centre = pull.some((ends) => ends.includes(all[a])) ? 1 : 3;
+      moves[a].x += (width / 2 - all[a].x) * 0.05 * centre; moves[a].y += (height / 2 - all[a].y) * 0.09 * centre;
     }
     for (const [one, other] of pull) {
       const x = other.x - one.x, y = other.y - one.y, force = Math.hypot(x, y) / distance;

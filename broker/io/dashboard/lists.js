@@ -124,7 +124,8 @@ const listeners = {
       element("div", { class: "card", id: "legs" }, element("h2", {}, "Legs"), table(LEGS, [], legs)));
     try {
       const [found, others] = await Promise.all(["/listeners", "/legs"].map((path) => ask(path, "GET", { at: "all" })));
-      const each = (answers, rows) => answers.brokers.filter(({ status }) => status === 200).flatMap(({ broker, answer }) => answer[rows].map((it) => [nameOf(broker), it]));
+      const each = (answers, rows) => answers.brokers.filter(({ status }) => status === 200).flatMap(({ broker, answer }) => answer[rows].map((it) => [nameOf(broker), it]))
+        .sort(([a], [b]) => a.localeCompare(b));
       const silent = found.brokers.filter(({ status }) => status !== 200).map(({ broker }) => nameOf(broker));
       said.textContent = silent.length ? `no answer of ${silent.join(", ")}` : "";
       body.replaceChildren(...each(found, "listeners").map(([broker, it]) => row(LISTENERS, [named(broker), named(it.name),

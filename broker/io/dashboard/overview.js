@@ -60,12 +60,12 @@ export const overview = {
   hide() { clearInterval(this.timer); },
   async fetch() {
     try {
-      const [alarms, changes, history] = await Promise.all([ask("/alarms", "GET", { at: "all" }), ask("/changes"), ask("/history", "GET", { at: this.whose.value })]);
+      const [alarms, changes, history] = await Promise.all([ask("/alarms", "GET", { at: "all" }), ask("/changes"), ask("/history", "GET", { at: this.whose.value }).catch(() => null)]);
       state.changes = changes.changes;
       this.attention(alarms.brokers);
       this.timeline();
       // What somebody points at stays.
-      if (!this.charts.matches(":hover")) this.charts.replaceChildren(...CHARTS.map((each) => chart(history, ...each)));
+      if (history && !this.charts.matches(":hover")) this.charts.replaceChildren(...CHARTS.map((each) => chart(history, ...each)));
     } catch (error) {
       if (error.status !== 401) this.alarms.replaceChildren(element("li", { class: "error" }, error.message));
     }
@@ -82,7 +82,7 @@ export const overview = {
       const alarms = status === 200 ? answer.alarms : [{ level: "error", text: `${nameOf(broker)} does not answer` }];
       for (const alarm of alarms) {
         const known = said.get(alarm.text) ?? { ...alarm, by: [] };
-        if (status === 200) known.by.push(nameOf(broker));
+        if (status === 200 && !alarm.id) known.by.push(nameOf(broker));
         said.set(alarm.text, known);
       }
     }
