@@ -60,6 +60,11 @@ class HybridClock:
         self.last = max(self.last + 1, physical)
         return min(max(self.last, above + 1), END - 1)
 
+    def at(self, when: float, above: int = 0) -> int:
+        """Return the time of an event here that counts as of `when` (s), which may be long ago, and
+        is later than `above`."""
+        return min(max(self._time(when), above) + 1, END - 1)
+
     def merge(self, time: int, now: float) -> bool:
         """Take a time of another broker. Returns False if it is too far ahead to be a time of day;
         then it is ignored."""

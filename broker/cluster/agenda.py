@@ -23,15 +23,19 @@ Step = Callable[[float], object]
 class Agenda:
     """The plans of one broker's cluster."""
 
-    def __init__(self, driver: Deadline, hello: float, now: float) -> None:
+    def __init__(self, driver: Deadline, hello: float, late: float, now: float) -> None:
         """`driver`: when it is to call next; `hello`: s, after which there is something to do in
-        any case; `now`: s."""
+        any case; `late`: s after a time in which this broker did not run, in which it may handle
+        what is older than that; `now`: s."""
         self._driver = driver
         self._hello = hello
+        self._late = late
         self.due = now
         """s; whoever makes it earlier tells the driver."""
         self._planned = now  # the same, without `hurry`
         self._ran = now  # s; this broker was running then
+        # s; it stopped after this, and ran again so long ago that it handles nothing older any more
+        self._stopped, self._late_until = now, 0.0
         self._active: Callable[[], bool] = lambda: True
         self._steps: tuple[Step, ...] = ()
         self._ends: tuple[Step, ...] = ()
@@ -67,9 +71,19 @@ class Agenda:
         planned time of a timer is compared, as its due time may have been hurried."""
         if now - self._planned > TIMER_DELAY:
             stood = now - self._ran
+            if stood > TIMER_DELAY:
+                self._stopped, self._late_until = self._ran, now + self._late
             for call in self._suspended:
                 call(stood, now)
         self._ran = now
+
+    def stopped(self, now: float) -> float | None:
+        """Return when (s) this broker stopped, if it did not run for a while and what it handles at
+        `now` (s) may have been sent before that; else None."""
+        if not self._active():
+            return None
+        self.awake(now)
+        return self._stopped if now < self._late_until else None
 
     def hurry(self, at: float) -> None:
         """Have `Cluster.tick` called at `at` (s), or as soon as it can be. A time that has passed

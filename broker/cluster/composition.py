@@ -144,7 +144,7 @@ class ClusterParts:
         self.membership: Membership = Membership(
             config.membership(node.limits), config.announced(), now, wall, rng
         )
-        self.agenda: Agenda = Agenda(node.deadline, config.hello, now)
+        self.agenda: Agenda = Agenda(node.deadline, config.hello, config.link_timeout, now)
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.expects_others: bool = bool(config.seeds) or config.discovery in ("static", "dns")
         """Whether other brokers are known to exist, reachable or not: this one was told of seeds,
@@ -179,6 +179,7 @@ class ClusterParts:
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,
             comparison=self.retained_comparison,
+            stopped=self.agenda.stopped,
         )
         self._build_links(node)
         self.gone_brokers: GoneBrokers = GoneBrokers(node, self.directory, self.clock)
@@ -238,7 +239,7 @@ class ClusterParts:
         )
         self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
-            node, self.database, self.bus, self, self
+            node, self.database, self.bus, self
         )
 
     def _build_recovery(self, node: FederatedBroker) -> None:
@@ -269,7 +270,6 @@ class ClusterParts:
             events=self.events,
             above=self,
             report=self,
-            alarm=self.agenda,
             is_member=self.membership.is_member,
         )
         self.low_watermarks: LowWatermarks = LowWatermarks(self.origins, self.strategy)
@@ -324,7 +324,6 @@ class ClusterParts:
             bus=self.bus,
             starts=self.subscription_starts,
             above=self,
-            alarm=self.agenda,
         )
 
     def _build_sharing(self, node: FederatedBroker) -> None:
@@ -365,7 +364,6 @@ class ClusterParts:
             log=self.replay_log,
             history=self.session_history,
             report=self,
-            alarm=self.agenda,
         )
         self.pinned_entries: PinnedEntries = PinnedEntries(node, self.replay_log)
         self.tombstones: Tombstones = Tombstones(node, self.directory)

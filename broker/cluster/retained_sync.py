@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
 
 
+LATE = 1000 << LOGICAL
+"""Times before a newer connection of a client began that are left for what is published later in
+the name of the older one: a second."""
+
+
 class RetainingBroker(MemberBroker, Protocol):
     """One broker whose retained messages other brokers keep, too."""
 
@@ -63,12 +68,14 @@ class RetainedSync:
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
         comparison: RetainedComparison,
+        stopped: Callable[[float], float | None],
     ) -> None:
         """`node`: this broker; `clock`: makes the stamps of writes; `forwarder`: numbers and passes
         on messages; `strategy`: which links they take; `acks`: says whether the log has room;
         `gap_recovery`: holds messages back until older ones have come; `delivered_ranges`: delivers
         to sessions that lack a message; `history`: notes what sessions got; `comparison`: with
-        neighbours, brings what is missing here."""
+        neighbours, brings what is missing here; `stopped`: returns when (s) this broker stopped if
+        it has just gone on at a time (s)."""
         self.node = node
         self._limits = node.limits
         self.store = node.retained
@@ -81,6 +88,7 @@ class RetainedSync:
         self._delivered_ranges = delivered_ranges
         self._history = history
         self._comparison = comparison
+        self._stopped = stopped
         self._sweeping = False
 
     # ---------------------------------------------------------------- writes
@@ -117,14 +125,39 @@ class RetainedSync:
             )
 
     def stamp_for(self, message: Message) -> Stamp:
-        """Return the stamp of what is published now; it wins over what is known of its topic."""
+        """Return the stamp of what is published now; it wins over what is known of its topic, but
+        not over what a newer connection of the same client writes."""
         now = self.node.now
         version = self._digests.get(place_of(message.topic))
-        time = self.clock.tick(now, 0 if version is None else version.time)
+        time = self._time_of(message.sender, 0 if version is None else version.time, now)
         expires_at_ms = 0 if message.payload else time >> LOGICAL
         if message.payload and message.expires_at is not None:
-            expires_at_ms = (time >> LOGICAL) + max(0, round((message.expires_at - now) * 1000))
+            begin = max(time >> LOGICAL, self.clock.physical(now))
+            expires_at_ms = begin + max(0, round((message.expires_at - now) * 1000))
         return Stamp(time, expires_at_ms)
+
+    def _time_of(self, sender: object, above: int, now: float) -> int:
+        """Return the time of a write that wins over the time `above`. The client may have connected
+        to another broker since it sent this, or left it as its will: then the write counts as of
+        before that connection. This broker may not know of one, so what was sent earlier counts
+        as of then."""
+        if isinstance(sender, Session) and self.node.federated:
+            if (newest := sender.successor) > 0:
+                return max(1, min(max(above, newest - LATE) + 1, newest - 1))
+            sent = self._sent_by(sender, now)
+            if sent < now:
+                return max(self.clock.at(sent, above), sender.stamp + 1)
+        return self.clock.tick(now, above)
+
+    def _sent_by(self, session: Session, now: float) -> float:
+        """Return when (s) a client had sent at the latest what is published in its name: when its
+        last packet came, also of a will. What this broker reads after it stood still may be as old
+        as that."""
+        sent = session.heard if session.conn is None else session.conn.last_heard
+        stopped = self._stopped(now)
+        if stopped is None or session.stamp > self.clock.at(stopped):
+            return sent
+        return min(sent, stopped)
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""

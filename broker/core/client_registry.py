@@ -107,6 +107,7 @@ class ClientRegistry:
             session.unpack()
         session.listener = client.conn.listener
         session.conn = None
+        session.heard = client.conn.last_heard
         if broker.dispatcher.members:
             broker.cluster.sharing.groups.session_changed(session)
         session.outbox = []

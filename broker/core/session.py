@@ -222,6 +222,7 @@ class Session(DeliveryQueue):
         "filters_memory",
         "floor",
         "forms",
+        "heard",
         "incoming",
         "listener",
         "owner",
@@ -229,6 +230,7 @@ class Session(DeliveryQueue):
         "refused",
         "stamp",
         "subscriptions",
+        "successor",
         "username",
         "will",
         "will_memory",
@@ -240,6 +242,9 @@ class Session(DeliveryQueue):
         self.client_id = client_id
         # When its newest connection began (see `takeover`); 0: it is on its way here.
         self.stamp = 0
+        # When a newer connection of the client began at another broker, 0: none is known.
+        self.successor = 0
+        self.heard = 0.0  # s; when its client was heard last, once its connection has ended
         self.absorbed: tuple[Absorbed, ...] = ()  # older sessions that were merged into it
         self.created = 0  # when the session began,
         # and the last Clean Start of its client, as far as known: what is older is not part of it

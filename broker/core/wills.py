@@ -37,11 +37,24 @@ class Wills:
             return
         delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
         if delay and session.expiry:
-            broker = self._broker
-            when = broker.now + min(delay, session.expiry)
-            session.will_timer = broker.timers.schedule(when, lambda now: self.send(session))
+            self.wait(session, self._broker.now)
         else:
             self.send(session)
+
+    def wait(self, session: Session, since: float) -> None:
+        """Send the will of a session when its Will Delay Interval is over, unless its client has
+        connected again by then, at any broker (MQTT-3.1.3-9). `since`: when its connection ended
+        (s)."""
+
+        def over(now: float) -> None:
+            if session.successor:
+                session.will = None
+            self.send(session)
+
+        assert session.will is not None
+        delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
+        when = since + min(delay, session.expiry)
+        session.will_timer = self._broker.timers.schedule(when, over)
 
     def send(self, session: Session) -> None:
         """Publish the will of a session, if it still has one and may publish it."""

@@ -41,7 +41,6 @@ from mqttree.broker.persistence.records import (
 )
 from mqttree.broker.persistence.will_record import decode_will
 from mqttree.broker.wire.errors import WireError
-from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
@@ -332,8 +331,6 @@ class Recovery:
             session.expiry_timer = node.timers.schedule(
                 since + session.expiry, lambda now: node.session_registry.expire(session)
             )
+        session.heard = since
         if session.will is not None:
-            delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-            session.will_timer = node.timers.schedule(
-                since + min(delay, session.expiry), lambda now: node.wills.send(session)
-            )
+            node.wills.wait(session, since)

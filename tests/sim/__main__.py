@@ -4,7 +4,7 @@
 legs to foreign brokers (legs.py), of which some are rings and chains, and some have two gateways of
 one name (leg_rings.py); `--kind srt` and `--kind ort` are federations that route as in the papers
 (srt.py, ort.py); `--kind outages` are long outages with restarts, and kills while sessions move
-(outages.py).
+(outages.py); `--kind devices` are devices with retained wills that move (devices.py).
 
 A seed is the same run every time, on every machine and with a compiled core: the digest that is
 printed last, of all that was said and sent in all runs, is the same. Strings are hashed alike in
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import get_context
 
+from tests.sim.devices import run_devices
 from tests.sim.leg_rings import run_any
 from tests.sim.ort import run_ort
 from tests.sim.outages import run_outage
@@ -43,6 +44,8 @@ def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0
         return run_ort(seed, brokers, verbose)
     if kind == "outages":
         return run_outage(seed, verbose)
+    if kind == "devices":
+        return run_devices(seed, verbose)
     strained = kind == "strained" or (
         not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED
     )
@@ -97,7 +100,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, default=None)
     parser.add_argument(
         "--kind",
-        choices=("", "plain", "strained", "legs", "srt", "ort", "outages"),
+        choices=("", "plain", "strained", "legs", "srt", "ort", "outages", "devices"),
         default="",
         help="of all seeds, not the one that each draws",
     )

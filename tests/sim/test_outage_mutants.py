@@ -237,7 +237,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "merges a session twice": (merges_again, seeds(1058, story="merge")),
     "deletes the tail at a start": (deletes_the_tail, seeds(1267)),
     "gives groups nothing of the tail": (keeps_nothing_for_groups, seeds(92, 172)),
-    "forgets claims after 120 s": (forgets_claims, seeds(1085)),
+    "forgets claims after 120 s": (forgets_claims, seeds(92)),
     "waits for a known origin for one second": (knows_no_member, seeds(1106, story="join")),
     "forgets quiet origins": (forgets_quiet_origins, raises(quiet)),
     "takes retained messages of the tail for new": (brings_old_retained_messages, seeds(2282)),

@@ -259,8 +259,7 @@ def test_of_two_sessions_with_expiry_0_only_the_newer_one_stays() -> None:
     row = Row()
     first = row.connect(1, clean=True, expiry=0)
     row.run()
-    second = row.client(2, clean=False, expiry=0)
-    row.run(0.002)
+    second = row.connect(2, clean=False, expiry=0)
     assert not second.present
     row.until(lambda: first.gone)
     assert first.reason() == 0x8E
@@ -271,8 +270,7 @@ def test_a_clean_start_ends_the_session_elsewhere() -> None:
     row = Row()
     first = row.connect(1)
     first.subscribe("a")
-    second = row.client(2, clean=True)
-    row.run(0.002)
+    second = row.connect(2, clean=True)
     assert not second.present
     row.one_session()
     assert first.reason() == 0x8E
@@ -619,3 +617,73 @@ def test_the_holder_waits_for_missing_messages_from_when_it_is_asked(
     row.until(lambda: back.connacks, 10.0)
     assert back.present
     assert row.world.now >= began + 4.0 + COMPLETE_TIME - 0.25
+
+
+def test_the_will_of_an_older_connection_comes_before_what_the_newer_one_writes() -> None:
+    """A device moves with a clean session and does not close its connection: its Online stands."""
+    row = Row(routing="topic")
+    watcher = row.connect(2, "w")
+    watcher.subscribe("x/LWT")
+    row.connect(1, version=4, clean=True, will=Will("x/LWT", b"Offline", 1, True))
+    row.run(0.5)
+    second = row.client(2, version=4, clean=True, will=Will("x/LWT", b"Offline", 1, True))
+    second.send(Publish("x/LWT", b"Online", 1, retain=True, packet_id=1))
+    row.run(1.0)
+    assert watcher.payloads == [b"Offline", b"Online"]
+    for index in range(3):
+        message = row.node(index).retained.get("x/LWT")
+        assert message is not None
+        assert message.payload == b"Online"
+
+
+def test_a_broker_that_hung_publishes_nothing_over_what_a_newer_connection_wrote() -> None:
+    """Neither what waited in its socket, nor the will."""
+    row = Row(meshed=True)
+    first = row.connect(1, version=4, clean=True, will=Will("x", b"Offline", 1, True))
+    first.send(Publish("x", b"1", 1, retain=True, packet_id=1))
+    row.run(1.0)
+    row.host(1).pause()
+    first.send(Publish("x", b"2", 1, retain=True, packet_id=2))
+    row.run(4.0)
+    second = row.connect(2, version=4, clean=True, will=Will("x", b"Offline", 1, True))
+    second.send(Publish("x", b"3", 1, retain=True, packet_id=1))
+    row.run(1.0)
+    first.cut()
+    row.host(1).resume()
+    row.run(5.0)
+    assert [row.node(index).retained.get("x").payload for index in range(3)] == [b"3"] * 3
+
+
+def test_a_will_after_a_split_does_not_win_over_a_newer_connection() -> None:
+    """The broker that it comes from did not hear of that one."""
+    row = Row()
+    first = row.connect(1, version=4, clean=True, will=Will("x", b"Offline", 1, True))
+    first.send(Publish("x", b"1", 1, retain=True, packet_id=1))
+    row.run(1.0)
+    row.world.partition([[1], [0, 2]])
+    row.run(4.0)
+    second = row.connect(2, version=4, clean=True)
+    second.send(Publish("x", b"2", 1, retain=True, packet_id=1))
+    row.run(3.0)
+    first.cut()
+    row.run(1.0)
+    row.world.heal()
+    row.join()
+    row.run(5.0)
+    assert [row.node(index).retained.get("x").payload for index in range(3)] == [b"2"] * 3
+
+
+def test_a_delayed_will_is_not_sent_once_its_client_is_connected_elsewhere() -> None:
+    row = Row(meshed=True)
+    watcher = row.connect(0, "w")
+    watcher.subscribe("x")
+    delayed = Will("x", b"Offline", 1, False, {Property.WILL_DELAY_INTERVAL: 3})
+    first = row.connect(1, will=delayed)
+    row.run(0.5)
+    row.host(1).pause()
+    first.cut()
+    row.run(1.5)
+    assert not row.connect(2).present
+    row.host(1).resume()
+    row.run(10.0)
+    assert not watcher.payloads

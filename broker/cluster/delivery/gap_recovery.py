@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.session import Session
@@ -91,14 +91,12 @@ class GapRecovery:
         events: ClusterEvents,
         above: Above,
         report: Reporting,
-        alarm: Alarm,
         is_member: Callable[[bytes], bool],
     ) -> None:
         """`node`: this broker, as `config` describes it; `is_member`: whether discovery knows a
         broker; `events`: dispatches that an origin is lost; `flow_control`: holds publishers at
-        origins; `above`: the floors above delivery; `report`: counts and logs; `alarm`: calls the
-        cluster again; `origins`, `log`, `directory`, `bus`, `strategy`, `starts`, `orphans`,
-        `history`: the modules that it uses."""
+        origins; `above`: the floors above delivery; `report`: counts and logs; `origins`, `log`,
+        `directory`, `bus`, `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
         self.node = node
         self._origins = origins
         self._vector = origins.vector
@@ -124,7 +122,6 @@ class GapRecovery:
             bus=bus,
             starts=starts,
             above=above,
-            alarm=alarm,
             rearm=self.arm,
         )
         # With the boot number: an entry that changes says that the broker at the end of the same

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm
     from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_ANSWERS_BYTES = 2 * MAX_PACKET_SIZE
@@ -77,13 +76,12 @@ class OriginQuestions:
         bus: UnicastBus,
         starts: SubscriptionStarts,
         above: Above,
-        alarm: Alarm,
         rearm: Callable[[OrderedFeed], None],
     ) -> None:
         """`node`: this broker; `feeds`: those of all origins; `release`: delivers the messages of
         answers; `log`: keeps them; `database`: the state of listings; `bus`: sends questions and
         takes answers; `starts`: where subscriptions begin; `above`: the floors above delivery;
-        `alarm`: calls the cluster again; `rearm`: sets the timer of a feed that has changed."""
+        `rearm`: sets the timer of a feed that has changed."""
         self._feeds = feeds
         self._release = release
         self._log = log
@@ -91,7 +89,6 @@ class OriginQuestions:
         self._bus = bus
         self._starts = starts
         self._above = above
-        self._alarm = alarm
         self._rearm = rearm
         self._number = 0
         bus.receive_over(FEED_ANSWER, self._answer_received)
@@ -113,7 +110,6 @@ class OriginQuestions:
         body.append(self._starts.question(feed.key, self._number, now))
         body.append(encode_pairs(question.asked))
         self._bus.send(feed.broker_id, FEED_ASK, b"".join(body))
-        self._alarm.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         """Take a part of an answer (FEED_ANSWER)."""

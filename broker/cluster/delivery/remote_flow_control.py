@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.ports import DeliveringBroker
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.session import Session
     from mqttree.routing.link_state import LinkStateDatabase
@@ -137,17 +137,15 @@ class RemoteFlowControl:
         database: LinkStateDatabase,
         bus: UnicastBus,
         report: Reporting,
-        alarm: Alarm,
     ) -> None:
         """`node`: this broker; `database`: which brokers can be reached; `bus`: carries HOLD to
-        them; `report`: counts and logs; `alarm`: calls the cluster again."""
+        them; `report`: counts and logs."""
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
         self._database = database
         self._bus = bus
         self._report = report
-        self._alarm = alarm
         self.held: dict[bytes, Asked] = {}
         """What other brokers want held here, by their id. Nearly always empty; then a PUBLISH costs
         no more than a look at it."""
@@ -258,7 +256,6 @@ class RemoteFlowControl:
         life = 2.5 * self._repeat()
         self._bus.send(origin, HOLD, encode_hold(life, wanted))
         self._counters.pause_requests_sent += request.holding
-        self._alarm.hurry(now)
 
     def _arm(self) -> None:
         if self._timer is None and (self._requests or self._over):

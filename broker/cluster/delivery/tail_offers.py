@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm, MemberBroker
+    from mqttree.broker.cluster.ports import MemberBroker
 
 TAIL_OFFER, TAIL_LACK, TAIL_PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
@@ -92,10 +92,9 @@ class TailOffers:
         bus: UnicastBus,
         starts: SubscriptionStarts,
         above: Above,
-        alarm: Alarm,
     ) -> None:
-        """`node`: this broker; `above`: the floors above delivery; `alarm`: calls the cluster
-        again; `origins`, `forwarder`, `bus`, `starts`: the modules that it uses."""
+        """`node`: this broker; `above`: the floors above delivery; `origins`, `forwarder`, `bus`,
+        `starts`: the modules that it uses."""
         self._node = node
         self._counters = node.counters
         self._dispatcher = node.dispatcher
@@ -104,7 +103,6 @@ class TailOffers:
         self._bus = bus
         self._starts = starts
         self._above = above
-        self._alarm = alarm
         self._number = 0
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
@@ -186,7 +184,6 @@ class TailOffers:
             del self._asked[sender, key]
             self._forget(sender, key)
         self._bus.send(sender, TAIL_LACK, encode_ranges(key, lacks))
-        self._alarm.hurry(now)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         if len(body) < HEAD:

@@ -163,9 +163,10 @@ class LinkStateDirectory:
         return self._posted and now >= self._tell_at and not self._settling
 
     def settle_again(self) -> None:
-        """Have `settle` dispatch its events, though no entry has changed: a message to one broker
-        has been queued."""
+        """Have `settle` dispatch its events at once, though no entry has changed: a message to one
+        broker has been queued."""
         self._changed = True
+        self._alarm.hurry(self._node.now)
 
     # ---------------------------------------------------------------- links
 

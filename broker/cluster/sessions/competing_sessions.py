@@ -77,6 +77,8 @@ class CompetingSessions:
         if session is None or not session.stamp or client_id in self._taken:
             return
         newer = (entry.stamp, broker_id) > (session.stamp, self._own)
+        if newer and entry.owner == digest(session.owner):
+            session.successor = max(session.successor, entry.stamp)
         if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
             leave = self._predecessors.leave
             leave(

@@ -27,6 +27,7 @@ from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
+    END,
     ENDED,
     FOREIGN,
     MERGE,
@@ -35,6 +36,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     NOTHING,
     REST,
     SESSION_ANSWER,
+    SESSION_ENDED,
     SESSION_PART,
     TAKE,
     decode_takeover,
@@ -136,6 +138,7 @@ class Handover:
             Action.SEND: self._send,
             Action.SEND_REST: self._send_rest,
             Action.GIVE: self._give,
+            Action.END: self._end,
             Action.DROP: lambda asked, now: self._drop(asked.client_id),
             Action.DROP_NOTE: self._drop_note,
             Action.DROP_NOTE_SOON: self._drop_note_soon,
@@ -266,6 +269,8 @@ class Handover:
     def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
         session = self._node.sessions.get(asked.client_id)
         state = self._state(asked.client_id)
+        if session is not None and self._is_newer(asked, session):
+            session.successor = max(session.successor, asked.stamp)
         if session is None or state in (State.NONE, State.GIVEN):
             given = self._absent_input(asked)
         elif not read and session.conn is not None and self._is_newer(asked, session):
@@ -340,6 +345,8 @@ class Handover:
             self._node.clients.take_over(session)
             if asked.client_id not in self._node.sessions:
                 return Input.ABSENT
+        if asked.request == END:
+            return Input.CLEAN
         if early:
             return Input.EARLY
         if export is None or not same:
@@ -385,9 +392,15 @@ class Handover:
         self._found_after(client_id, LINGER_S if posted else GIVEN_TIME)
         self._answer(asked, ENDED)
 
+    def _end(self, asked: Asked, now: float) -> None:
+        self._drop(asked.client_id)
+        self._node.end_session(self._node.sessions[asked.client_id], None)
+        self._answer(asked, NOTHING)
+
     def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
+        ended = asked.request == END and answer == NOTHING
         body = encode_takeover(answer, asked.stamp, asked.client_id, rest)
-        self._bus.send(asked.sender, SESSION_ANSWER, body)
+        self._bus.send(asked.sender, SESSION_ENDED if ended else SESSION_ANSWER, body)
 
     def _holder(self, asked: Asked, above: int) -> bytes | None:
         """Return the broker that can be reached and has the newest session of a client, with a

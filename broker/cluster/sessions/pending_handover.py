@@ -48,6 +48,7 @@ class Input(TableEnum):
     REST = "the taker wants the rest for the first time"
     UNKNOWN = "a taker wants the rest of a session that is not encoded for it"
     DONE = "the taker says that it has the session"
+    CLEAN = "the client begins a new session at the broker that asks"
     ENCODED = "the session has been encoded"
     RESTARTED = "the taker was restarted, and its clock was ahead before"
     CAME = "the client has connected here"
@@ -74,6 +75,7 @@ class Action(TableEnum):
     SEND = "send parts"
     SEND_REST = "encode the rest, and send its first parts"
     GIVE = "end the session here, note who has it, and answer ENDED"
+    END = "end the session here, publish its will, and answer NOTHING"
     DROP = "drop what is encoded"
     DROP_NOTE = "drop the note of who has taken the session"
     DROP_NOTE_SOON = "drop the note when all brokers have had the time to hear of the taker"
@@ -108,6 +110,7 @@ def _table() -> Table[State, Input, Action]:
         table[state, Input.UNKNOWN] = (Action.BEGIN_AGAIN, state)
         table[state, Input.BEGIN] = (Action.ENCODE, State.ENCODING)
         table[state, Input.DONE] = (Action.GIVE, State.GIVEN)
+        table[state, Input.CLEAN] = (Action.END, State.NONE)
     for state in taken:
         table[state, Input.RESTARTED] = (Action.DROP, State.HERE)
         table[state, Input.CAME] = (Action.DROP, State.HERE)

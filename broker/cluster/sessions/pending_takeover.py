@@ -9,6 +9,7 @@ next (`takeover` does what the table says).
 | SETTLING  | all brokers to know of these |
 | RESTING   | what came to the holder meanwhile: REST has been sent |
 | CLOSING   | the holder to forget the session: DONE has been sent |
+| ENDING    | the holder to end the session, as the client begins a new one: END has been sent |
 | OVER      | nothing |
 
 Before CLOSING the session is its holder's; from then on it is this broker's.
@@ -42,7 +43,8 @@ class State(TableEnum):
     SETTLING = 4
     RESTING = 5
     CLOSING = 6
-    OVER = 7
+    ENDING = 7
+    OVER = 8
 
 
 class Input(TableEnum):
@@ -50,6 +52,7 @@ class Input(TableEnum):
 
     SESSION = "all parts of the session have come"
     REST = "all parts of the rest have come"
+    CLEAN = "the client begins a new session"
     DECODED = "the session has been decoded"
     UNTOLD = "its subscriptions stand, and other brokers have to know of them"
     COMPLETE = "nothing is missing"
@@ -85,7 +88,7 @@ class Action(TableEnum):
 
 
 def _table() -> Table[State, Input, Action]:
-    taking = [state for state in State if state not in (State.CLOSING, State.OVER)]
+    taking = [state for state in State if state not in (State.CLOSING, State.ENDING, State.OVER)]
     table: Table[State, Input, Action] = {
         (State.ASKING, Input.SESSION): (Action.READ, State.READING),
         (State.READING, Input.DECODED): (Action.RESTORE, State.RESTORING),
@@ -101,6 +104,17 @@ def _table() -> Table[State, Input, Action]:
         (State.CLOSING, Input.SILENT): (Action.ADMIT_UNTOLD, State.OVER),
         (State.CLOSING, Input.NEWER): (Action.HANG_UP, State.OVER),
         (State.CLOSING, Input.FOREIGN): (Action.REFUSE, State.OVER),
+    }
+    ending = State.ENDING
+    table |= {
+        (State.ASKING, Input.CLEAN): (Action.ASK, ending),
+        (ending, Input.COMING): (Action.WAIT, ending),
+        (ending, Input.MOVED): (Action.ASK_ELSEWHERE, ending),
+        (ending, Input.NOTHING): (Action.ADMIT, State.OVER),
+        (ending, Input.SILENT): (Action.ADMIT, State.OVER),
+        (ending, Input.LEFT): (Action.HANG_UP, State.OVER),
+        (ending, Input.NEWER): (Action.HANG_UP, State.OVER),
+        (ending, Input.FOREIGN): (Action.REFUSE, State.OVER),
     }
     for state in taking:
         table[state, Input.COMING] = (Action.WAIT, state)

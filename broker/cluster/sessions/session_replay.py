@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-    from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
@@ -130,12 +130,11 @@ class SessionReplay:
         log: ReplayLog,
         history: SessionHistory,
         report: Reporting,
-        alarm: Alarm,
     ) -> None:
         """`node`: this broker; `turns`: what it does in pieces; `retained`: its retained messages;
         `database`: which brokers can be reached; `bus`: carries questions; `origins`: this
         broker's own key; `log`: the messages of the last minutes; `history`: notes what sessions
-        get from logs; `report`: counts; `alarm`: has questions sent at once."""
+        get from logs; `report`: counts."""
         self._node = node
         self._turns = turns
         self._retained = retained
@@ -145,7 +144,6 @@ class SessionReplay:
         self._log = log
         self._history = history
         self._report = report
-        self._alarm = alarm
         self._number = 0
         self._open: dict[int, _Question] = {}
         self._collected = 0  # bytes of parts
@@ -189,7 +187,6 @@ class SessionReplay:
 
     def _ask(self, number: int, question: _Question, ms: int, filters: list[str]) -> None:
         """Ask all brokers, and look into the log here."""
-        node = self._node
         body = encode_recent(number, ms, filters)
         question.waiting = {
             listing.id
@@ -198,7 +195,6 @@ class SessionReplay:
         }
         own = self._database.own.id
         question.waiting.add(own)
-        self._alarm.hurry(node.now)
         self._turns.go(self._answering(number, own, ms, filters), lambda: False)
 
     def _late(self, number: int) -> None:
@@ -249,7 +245,6 @@ class SessionReplay:
         if question.had is not None:
             body["left_out"] = b2a_base64(b"".join(left_out), newline=False).decode()
         respond(question.response, 200, body)
-        self._alarm.hurry(self._node.now)
 
     def _replayed(
         self, session: Session, key: bytes, sequence: int, message: Message
@@ -352,7 +347,6 @@ class SessionReplay:
             return
         for body in encode_parts(number, whole, cut=cut):
             self._bus.send(asker, RECENT_PART, body)
-        self._alarm.hurry(node.now)
 
 
 def _is_open(start: SubscriptionStart, keys: Iterable[bytes]) -> bool:

@@ -2,8 +2,10 @@
 (docs/decisions/0016). `pending_takeover` has the states as a table.
 
 Every broker posts for which clients it has sessions, with the time when their connection began. A
-client is accepted at once if no other broker has a session of it, or if it wants a clean start.
-Otherwise its connection waits while the session is fetched:
+client is accepted at once if no other broker has a session of it. One that begins a new session
+waits until that broker has ended the older one (END): what is still published in that one's name,
+the will above all, comes before all that the client does here. Otherwise the connection waits while
+the session is fetched:
 
     client    taker                                holder
     CONNECT ->  ASKING    TAKE, stamp, position ->     closes its connection (0x8E), encodes the
@@ -52,6 +54,7 @@ from mqttree.broker.cluster.sessions.session_parts import Added
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
+    END,
     ENDED,
     FOREIGN,
     MERGE,
@@ -60,6 +63,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     NOTHING,
     REST,
     SESSION_ANSWER,
+    SESSION_ENDED,
     SESSION_PART,
     SESSION_REQUEST,
     TAKE,
@@ -106,6 +110,14 @@ ANSWERS = {
     FOREIGN: Input.FOREIGN,
 }
 """The input that a holder's answer is for its takeover."""
+
+REQUESTS = {
+    State.ASKING: TAKE,
+    State.RESTING: REST,
+    State.CLOSING: DONE,
+    State.ENDING: END,
+}
+"""The request whose answer a state waits for."""
 
 
 class Takeover:
@@ -156,6 +168,7 @@ class Takeover:
         self._actions = self._action_table()
         bus.receive(SESSION_REQUEST, self._requested)
         bus.receive(SESSION_ANSWER, self._on_answer)
+        bus.receive(SESSION_ENDED, self._on_answer)
         bus.receive(SESSION_PART, self._part)
 
     def _action_table(self) -> dict[Action, Callable[[PendingTakeover, float], None]]:
@@ -186,8 +199,8 @@ class Takeover:
 
     def begin(self, handshake: Newcomer, connect: Connect, now: float) -> int:
         """Return the stamp for the connection of `handshake`, which is newer than all stamps that
-        are known of its client; 0 if the connection has to wait for its session. `connect`: its
-        CONNECT; `now`: s."""
+        are known of its client; 0 if the connection has to wait: for its session, or until its
+        older one has ended. `connect`: its CONNECT; `now`: s."""
         clock = self._clock
         if not self._posted.active:
             return clock.tick(now)
@@ -207,25 +220,30 @@ class Takeover:
         stamp = clock.tick(
             now, max([self._handover.newest(client_id), *(entry.stamp for _, entry in others)])
         )
-        if connect.clean_start or not others:
-            return stamp
-        kept = [
-            (entry.stamp, broker_id)
+        older = [
+            (entry.stamp, broker_id, bool(entry.flags & KEPT))
             for broker_id, entry in others
-            if entry.flags & KEPT and entry.owner == mine
+            if entry.owner == mine
         ]
-        if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
+        clean = connect.clean_start or not any(kept for _, _, kept in older)
+        newest = max([one for one in older if clean or one[2]], default=None)
+        if newest is None or (own is not None and (own.stamp, self._own) > newest[:2]):
             return stamp
         if len(self._pending) >= MAX_TAKEOVERS:
+            if clean:
+                return stamp
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
             return 0
         pending = self._pending[client_id] = PendingTakeover(
-            handshake, client_id, stamp, max(kept)[1], now
+            handshake, client_id, stamp, newest[1], now
         )
         pending.conn.wait()
-        self._ask(pending, now)
+        if clean:
+            self._step(pending, Input.CLEAN, now)
+        else:
+            self._ask(pending, now)
         self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
         return 0
 
@@ -256,7 +274,7 @@ class Takeover:
 
     def _ask(self, pending: PendingTakeover, now: float) -> None:
         """Send the request whose answer this state waits for."""
-        request = {State.ASKING: TAKE, State.RESTING: REST, State.CLOSING: DONE}.get(pending.state)
+        request = REQUESTS.get(pending.state)
         written = request != DONE or self._node.journal.has(pending.lsn)
         if request is not None and written:
             whose = digest(pending.handshake.owner)
@@ -304,7 +322,7 @@ class Takeover:
         """Give up a holder that has not been reached for REPAIR_S, if nothing has come from it."""
         if (
             self._pending.get(pending.client_id) is not pending
-            or pending.state is not State.ASKING
+            or pending.state not in (State.ASKING, State.ENDING)
             or not pending.lost_at
             or pending.parts.position
         ):

@@ -1,14 +1,16 @@
 """What two brokers say about a session that one takes from the other (docs/decisions/0016).
 
-    request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from
-             where on, digest of its user (8), with REST and MERGE the vector of what has to have
-             come to the session before it is encoded
+    request  u8 TAKE, REST, DONE, MERGE or END, u64 stamp of the taker's connection, client id, u32
+             from where on, digest of its user (8), with REST and MERGE the vector of what has to
+             have come to the session before it is encoded
     answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id
              of the broker that has it (its own: begin again)
     part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
              Of all parts together
              TAKE, MERGE: the session (`session_codec`);
              REST: u32 size, vector of what has come to it, PUBLISH packets
+
+    ended    u8 NOTHING, stamp, client id
 
 A client id is u16 size and UTF-8. All requests may be repeated; what was encoded stays what it was,
 until it is taken or given up.
@@ -18,15 +20,17 @@ from __future__ import annotations
 
 import struct
 
-from mqttree.broker.cluster.directory.unicast_bus import BEHIND
+from mqttree.broker.cluster.directory.unicast_bus import BEHIND, LIVE
 from mqttree.broker.wire.errors import MalformedPacket
 
 SESSION_REQUEST, SESSION_ANSWER, SESSION_PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""
+SESSION_ENDED = BEHIND | LIVE | 15
+"""The answer to END when there is no session any more: behind its will, on the same path."""
 
-TAKE, REST, DONE, MERGE = 1, 2, 3, 4
-"""Requests; there are parts of all but DONE. MERGE: the taker has a newer session of this client
-(`merge`)."""
+TAKE, REST, DONE, MERGE, END = 1, 2, 3, 4, 5
+"""Requests; there are parts of TAKE, REST and MERGE. MERGE: the taker has a newer session of this
+client (`merge`); END: the client begins a new one, so this one ends, with its will."""
 NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 """Answers. FOREIGN: the session is another user's."""
 

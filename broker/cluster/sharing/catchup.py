@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above, TakeEntries
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-    from mqttree.broker.cluster.ports import Alarm, MemberBroker
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.connection import Connection
@@ -194,12 +194,11 @@ class Catchup:
         forwarder: Forwarder,
         groups: GroupTable,
         giver: Giver,
-        alarm: Alarm,
         above: Above,
     ) -> None:
         """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
-        to groups; `alarm`: calls the cluster again; `above`: has what was kept for brokers that
-        were away; `database`, `bus`, `forwarder`: the modules below that it uses."""
+        to groups; `above`: has what was kept for brokers that were away; `database`,
+        `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
@@ -209,7 +208,6 @@ class Catchup:
         self._forwarder = forwarder
         self._groups = groups
         self._giver = giver
-        self._alarm = alarm
         self._above = above
         # Mark -> origin (an incarnation of this broker) -> numbers.
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}
@@ -442,7 +440,6 @@ class Catchup:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
                     self._bus.send(broker_id, GROUP_ASK, encode_time(now) + b"".join(asked))
-                    self._alarm.hurry(now)
                 more = more or asking.due(now)
             # Otherwise it was cut off before it could answer: it is asked once more when it is
             # back, and gets the same messages.

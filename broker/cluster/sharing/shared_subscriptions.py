@@ -90,9 +90,7 @@ class SharedSubscriptions:
         self.custody = Custody(
             node, own.boot, directory.database, bus, forwarder, self.groups, self, leaving, above
         )
-        self.catchup = Catchup(
-            node, directory.database, bus, forwarder, self.groups, self, alarm, above
-        )
+        self.catchup = Catchup(node, directory.database, bus, forwarder, self.groups, self, above)
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property

@@ -187,7 +187,6 @@ class Asking:
             events=ClusterEvents(),
             above=above,
             report=unused,
-            alarm=alarm,
             is_member=lambda broker_id: False,
         )
         self.gap_recovery.met(self.key, self.window)
