@@ -67,7 +67,8 @@ def test_every_record_has_its_fields_and_its_faults() -> None:
 
 ROUTED = {
     "sessions/takeover_messages": named(
-        takeover_messages, "SESSION_REQUEST", "SESSION_ANSWER", "SESSION_PART"
+        takeover_messages,
+        *("SESSION_REQUEST", "SESSION_ANSWER", "SESSION_ENDED", "SESSION_PART"),
     ),
     "sessions/replay_messages": named(replay_messages, "RECENT", "RECENT_PART"),
     "delivery/answers": named(answers, "FEED_ASK", "FEED_ANSWER", "FEED_PIECE"),
