@@ -25,6 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_name(name)
     except ValueError as error:
         raise ConfigError(f"passwd: {error}") from None
+    if arguments.iterations is not None and (arguments.delete or arguments.no_scram):
+        raise ConfigError("--iterations: no SCRAM-SHA-256 verifier is made")
     iterations = ITERATIONS
     if arguments.iterations is not None:
         if (

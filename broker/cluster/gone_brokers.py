@@ -20,6 +20,7 @@ from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.broker.cluster.directory.link_state_directory import DRAINING, NAME, STATE
 from mqttree.broker.cluster.events import LinkDown, LinkUp, MemberGone, RouteChanged
 from mqttree.broker.cluster.link_registry import SILENT
+from mqttree.discovery.announcement import MAX_NAME
 
 if TYPE_CHECKING:
     from mqttree.broker.base.hybrid_clock import HybridClock
@@ -98,12 +99,14 @@ class GoneBrokers:
         self.gone: OrderedDict[bytes, GoneBroker] = OrderedDict()
         """By id."""
         self.keep: Callable[[list[dict[str, Any]]], None] = lambda alarms: None
-        """Called with all alarms when one has come, changed or gone: for the next start."""
+        """Called with all alarms within a second after one has come, changed or gone: for the next
+        start."""
         # How this broker lost its links to brokers that are not linked again.
         self._lost: OrderedDict[bytes, bytes] = OrderedDict()
         # Alarms that were dismissed here.
         self._dismissals: OrderedDict[bytes, None] = OrderedDict()
         self._reachable: set[bytes] = set()
+        self._changed = False
         directory.watch(STATE, self._posted)
 
     # ---------------------------------------------------------------- what happens
@@ -146,12 +149,15 @@ class GoneBrokers:
                 self._end(other, "is back")
 
     def tick(self, now: float) -> None:
-        """Raise the alarms that are due at `now` (s)."""
+        """Raise the alarms that are due at `now` (s), and have them kept."""
         for gone in list(self.gone.values()):
             if not gone.raised and now >= gone.at + GRACE_S:
-                gone.raised = True
+                gone.raised = self._changed = True
                 self._node.log("warning", gone.describe(self._clock.physical(now)))
-                self._changed()
+        # Once for a hundred brokers that a split took away together.
+        if self._changed:
+            self._changed = False
+            self.keep(self.alarms())
 
     # ---------------------------------------------------------------- for operators
 
@@ -232,7 +238,8 @@ class GoneBrokers:
         if gone is not None and how is not None:
             gone.saw(self._node.config.name, how)
             self._directory.post(
-                LOST + broker_id, _TIME.pack(gone.since) + how + gone.name.encode()
+                LOST + broker_id,
+                _TIME.pack(gone.since) + how + gone.name.encode()[:MAX_NAME],
             )
 
     def _posted(self, witness: bytes, key: bytes, value: bytes | None, parted: bool) -> None:
@@ -248,7 +255,7 @@ class GoneBrokers:
             gone = self._add(broker_id, name, when)
             if gone is not None:
                 gone.saw(self._name(witness), how)
-                self._changed(gone)
+                self._changed |= gone.raised
 
     def _dismissed(self, broker_id: bytes, when: int) -> None:
         gone = self.gone.get(broker_id)
@@ -265,11 +272,7 @@ class GoneBrokers:
         if gone.raised:
             text = gone.describe(self._clock.physical(self._now))
             self._node.log("info", f"alarm ends ({why}): {text}")
-            self._changed(gone)
-
-    def _changed(self, gone: GoneBroker | None = None) -> None:
-        if gone is None or gone.raised:
-            self.keep(self.alarms())
+            self._changed = True
 
 
 def _time_of_day(when: int, today: int) -> str:

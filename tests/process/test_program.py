@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import gc
+import inspect
 import logging
 import os
+import re
 import resource
 import shutil
 import signal
@@ -517,3 +520,17 @@ def test_the_wheel_is_typed_and_runs_a_users_program(tmp_path: Path) -> None:
     mypy = ["-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"]
     run_python(*mypy, "--cache-dir", str(tmp_path / "cache"), "user.py")
     assert run_python("user.py") == f"from {site / 'mqttree' / '__init__.py'}\n"
+
+
+def test_what_the_public_classes_raise_and_yield_can_be_imported() -> None:
+    """From `mqttree` itself, or it is Python's own."""
+    named = set[str]()
+    for kind in (mqttree.Broker, mqttree.MultiClient):
+        public = [each for name, each in vars(kind).items() if not re.match("_[^_]", name)]
+        for member in [kind, *public]:
+            said = inspect.getdoc(member) or ""
+            named |= set(re.findall(r"\b[A-Z]\w+Error\b", said))
+            for hint in getattr(member, "__annotations__", {}).values():
+                named |= set(re.findall(r"\b(?:Message|Arrival|Connection|Limits)\b", str(hint)))
+    assert {"Message", "ConnectionLostError", "SubscriptionRefusedError"} <= named
+    assert {name for name in named if not hasattr(builtins, name)} <= set(mqttree.__all__)

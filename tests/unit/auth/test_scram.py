@@ -389,6 +389,7 @@ def test_passwd_takes_a_line_of_the_standard_input(
             ["{}/users", "a", "--iterations", "1"],
             f"--iterations: 1 is not between {MIN_ITERATIONS} and",
         ),
+        (["{}/users", "a", "--no-scram", "--iterations", "9999"], "--iterations: no SCRAM"),
         (["{}/users", "a", "--delete"], "there is no user 'a'"),
         (["{}/no/users", "a"], "cannot write"),
         (["{}", "a"], "cannot read"),
