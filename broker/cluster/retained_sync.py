@@ -137,27 +137,26 @@ class RetainedSync:
         return Stamp(time, expires_at_ms)
 
     def _time_of(self, sender: object, above: int, now: float) -> int:
-        """Return the time of a write that wins over the time `above`. The client may have connected
-        to another broker since it sent this, or left it as its will: then the write counts as of
-        before that connection. This broker may not know of one, so what was sent earlier counts
-        as of then."""
-        if isinstance(sender, Session) and self.node.federated:
-            if (newest := sender.successor) > 0:
-                return max(1, min(max(above, newest - LATE) + 1, newest - 1))
-            sent = self._sent_by(sender, now)
-            if sent < now:
-                return max(self.clock.at(sent, above), sender.stamp + 1)
-        return self.clock.tick(now, above)
-
-    def _sent_by(self, session: Session, now: float) -> float:
-        """Return when (s) a client had sent at the latest what is published in its name: when its
-        last packet came, also of a will. What this broker reads after it stood still may be as old
-        as that."""
-        sent = session.heard if session.conn is None else session.conn.last_heard
-        stopped = self._stopped(now)
-        if stopped is None or session.stamp > self.clock.at(stopped):
-            return sent
-        return min(sent, stopped)
+        """Return the time of a write, where that of what is known of its topic is `above`. It wins
+        over that, unless its client may have connected to another broker since it sent this, or
+        left it as its will: then it counts as of before that connection; and if this broker knows
+        of none, as of when it was sent."""
+        if not isinstance(sender, Session) or not self.node.federated:
+            return self.clock.tick(now, above)
+        if (newest := sender.successor) > 0:
+            return max(1, min(max(above, newest - LATE) + 1, newest - 1))
+        conn, stopped = sender.conn, self._stopped(now)
+        sent = sender.heard if conn is None else conn.last_heard
+        if stopped is not None and sender.stamp <= self.clock.at(stopped):
+            # It waited in a socket, perhaps since before this broker stood still.
+            sent = min(sent, stopped)
+        elif conn is None:
+            return self.clock.at(sent, max(above, sender.stamp))
+        if sent >= now:
+            return self.clock.tick(now, above)
+        begin = self.clock.at(sent, sender.stamp)
+        # Behind what was sent with it, but not behind what was written since.
+        return above + 1 if begin <= above < begin + (1 << LOGICAL) else begin
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""
