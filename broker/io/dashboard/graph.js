@@ -118,6 +118,8 @@ function layOut(places, topology, { width, height }) {
   });
   const all = ids.map((id) => places.get(id));
   const pull = topology.links.map((link) => [places.get(link.a), places.get(link.b)]).filter(([a, b]) => a && b);
+  // A broker without links stays with the others.
+  for (const place of all) if (all.length > 1 && !pull.some((ends) => ends.includes(place))) pull.push([place, all.find((other) => other !== place)]);
   const distance = Math.sqrt((width * height) / Math.max(1, ids.length)) * 0.8;
   const rounds = ids.length > 100 ? 60 : 250, edge = Math.min(70, width / 6);
   for (let round = 0; round < rounds; round += 1) {
@@ -130,9 +132,7 @@ function layOut(places, topology, { width, height }) {
         moves[a].x += x * force; moves[a].y += y * force;
         moves[b].x -= x * force; moves[b].y -= y * force;
       }
-      // A broker without links stays with the others.
-      const centre = pull.some((ends) => ends.includes(all[a])) ? 1 : 3;
-      moves[a].x += (width / 2 - all[a].x) * 0.05 * centre; moves[a].y += (height / 2 - all[a].y) * 0.09 * centre;
+      moves[a].x += (width / 2 - all[a].x) * 0.05; moves[a].y += (height / 2 - all[a].y) * 0.09;
     }
     for (const [one, other] of pull) {
       const x = other.x - one.x, y = other.y - one.y, force = Math.hypot(x, y) / distance;

@@ -75,7 +75,7 @@ async function clientDetails(client, list) {
   const path = `/clients/${encodeURIComponent(client.id)}`;
   const found = await ask(`${path}/subscriptions`, "GET", { at: client.broker }).catch((error) => ({ subscriptions: [], error: error.message }));
   const columns = ["filter", "#QoS"];
-  const end = await tell(client.id, [facts(Object.entries(client).map(([name, value]) => [name.replaceAll("_", " "), String(value ?? "not known")])), element("h2", {}, "Subscriptions"),
+  const end = await tell(client.id, [facts(Object.entries({ ...client, broker: nameOf(client.broker) }).map(([name, value]) => [name.replaceAll("_", " "), String(value ?? (client.stale ? "not known" : "none"))])), element("h2", {}, "Subscriptions"),
     found.error ? element("p", { class: "error" }, found.error) : table(columns, found.subscriptions.map((each) => row(columns, [named(each.filter), String(each.qos)])))], "End session");
   if (end) change(list, `Disconnect ${client.id} and end its session? Its queued messages are lost.`, "End session", path, "DELETE", client.broker);
 }

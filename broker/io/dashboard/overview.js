@@ -94,7 +94,7 @@ export const overview = {
       return made;
     }) : [element("li", { class: "good" }, "none")]));
     past.sort((a, b) => b.until - a.until);
-    this.past.replaceChildren(...(past.length ? past.slice(0, 200).map((alarm) => line(alarm, element("span", { class: "soft" }, `${time(alarm.since)} to ${time(alarm.until)} `))) : [element("li", { class: "soft" }, "none is over")]));
+    this.past.replaceChildren(...(past.length ? past.slice(0, 200).map((alarm) => line(alarm, element("span", { class: "soft" }, `${time(alarm.since)} to ${time(alarm.until)} `))) : [element("li", { class: "soft" }, "none so far")]));
   },
   update(kind) {
     if (kind === "topology" && state.topology) {
@@ -182,7 +182,7 @@ export const overview = {
 };
 
 function health(broker) {
-  if (!broker.reachable) return [broker.alive ? "alive, no path" : "cannot be reached", "error"];
+  if (!broker.reachable) return [broker.alive ? "alive, no path" : "unreachable", "error"];
   return broker.draining ? ["drains", "warning"] : ["up", "good"];
 }
 
