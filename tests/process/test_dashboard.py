@@ -182,7 +182,8 @@ def test_totals_and_alarms_of_all_brokers_come_first(three: Cluster, browser: Br
     browser.wait(f"{first}?.innerText.includes('3 of 3')")
     browser.wait(f"/3\\s+Clients/.test({first}.innerText)")
     assert browser.run(f"{first}.nextSibling.id") == "attention"
-    browser.wait("document.querySelector('#past').children.length > 0")
+    browser.run("document.querySelector('#past summary').click()")
+    browser.wait("document.querySelector('#past li') !== null")
     assert browser.errors == []
     for client in clients:
         client.close()
@@ -226,6 +227,21 @@ def test_another_broker_is_drained(tmp_path: Path, browser: Browser) -> None:
         browser.wait("document.querySelector('#dialog').innerText.includes('drains')")
         until(lambda: not drained.running, "it has stopped")
         assert drained.lines("drained in")
+
+
+def test_the_alarm_of_a_broker_that_is_gone_is_dismissed(tmp_path: Path, browser: Browser) -> None:
+    with Cluster(tmp_path) as two:
+        shown, gone = two.add(), two.add()
+        two.settle()
+        gone.kill()
+        browser.open(page(shown, "?gone"))
+        text = f"{gone.name} is gone since"
+        browser.wait(f"document.querySelector('#alarms')?.innerText.includes('{text}')")
+        browser.run("document.querySelector('#alarms button').click()")
+        browser.wait(f"!document.querySelector('#alarms').innerText.includes('{text}')")
+        browser.run("document.querySelector('#past summary').click()")
+        browser.wait(f"document.querySelector('#past').innerText.includes('{text}')")
+        assert browser.errors == []
 
 
 LABELS_ON_NODES = """

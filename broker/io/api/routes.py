@@ -108,6 +108,9 @@ ROUTES: Final = (
     ),
     Route("GET", "/alarms", "alarms", "What needs attention", "Alarms", (AT_EACH,)),
     Route(
+        "GET", "/alarms/history", "past_alarms", "Alarms that are over", "PastAlarms", (AT_EACH,)
+    ),
+    Route(
         "DELETE",
         "/alarms/{alarm}",
         "dismiss",

@@ -118,7 +118,9 @@ ended string?: crash (closed without a goodbye), silence or cut off (no broker h
 """,
     "Alarms": """
 alarms [Alarm]: errors first
-history [PastAlarm]: those that are over, 200 at most, the last one to end at the end
+""",
+    "PastAlarms": """
+alarms [PastAlarm]: 200 at most, the last one to end at the end
 """,
     "PastAlarm": """
 level string: error or warning

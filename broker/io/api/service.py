@@ -193,8 +193,11 @@ class Api:
 
     def alarms(self, values: Values, asker: Asker) -> None:
         """Answer with what needs attention."""
-        monitor = self.monitor
-        asker.then(200, {"alarms": monitor.alarms(), "history": list(monitor.alarm_history.past)})
+        asker.then(200, {"alarms": self.monitor.alarms()})
+
+    def past_alarms(self, values: Values, asker: Asker) -> None:
+        """Answer with alarms that are over."""
+        asker.then(200, {"alarms": list(self.monitor.alarm_history.past)})
 
     def history(self, values: Values, asker: Asker) -> None:
         """Answer with the last hour."""

@@ -37,15 +37,15 @@ export const overview = {
     this.path = null;
     this.details = element("div", { class: "card", id: "details" });
     this.alarms = element("ul", { class: "plain", id: "alarms" });
-    this.past = element("ul", { class: "plain scroll", id: "past" });
+    this.past = element("details", { id: "past" }, element("summary", {}, "History"), element("ul", { class: "plain scroll" }));
+    this.past.addEventListener("toggle", () => this.history());
     this.lines = element("ul", { class: "plain scroll", id: "changes" });
     this.charts = element("div", { class: "grid", id: "charts" });
     this.whose = select("Charts of", choices(here()));
     this.whose.addEventListener("change", () => this.fetch());
     root.append(
       element("div", { class: "tiles", id: "totals", "aria-label": "Totals of the federation" }, ...this.totals),
-      element("div", { class: "card", id: "attention" }, element("h2", {}, "Alarms"), this.alarms,
-        element("details", {}, element("summary", {}, "History"), this.past)),
+      element("div", { class: "card", id: "attention" }, element("h2", {}, "Alarms"), this.alarms, this.past),
       element("div", { class: "beside" },
         element("div", { class: "card" }, element("h2", {}, "Federation"), this.graph.element,
           element("div", { class: "bar" }, this.when, this.at),
@@ -63,6 +63,7 @@ export const overview = {
       const [alarms, changes, history] = await Promise.all([ask("/alarms", "GET", { at: "all" }), ask("/changes"), ask("/history", "GET", { at: this.whose.value }).catch(() => null)]);
       state.changes = changes.changes;
       this.attention(alarms.brokers);
+      this.history();
       this.timeline();
       // What somebody points at stays.
       if (history && !this.charts.matches(":hover")) this.charts.replaceChildren(...CHARTS.map((each) => chart(history, ...each)));
@@ -72,13 +73,8 @@ export const overview = {
   },
   // What several brokers say is shown once, with their names.
   attention(answers) {
-    const said = new Map(), past = [];
+    const said = new Map();
     for (const { broker, status, answer } of answers) {
-      for (const alarm of answer.history ?? []) {
-        const known = past.find((each) => each.text === alarm.text && each.since <= alarm.until && alarm.since <= each.until);
-        if (!known) past.push({ ...alarm, by: [nameOf(broker)] });
-        else Object.assign(known, { since: Math.min(known.since, alarm.since), until: Math.max(known.until, alarm.until), by: [...known.by, nameOf(broker)] });
-      }
       const alarms = status === 200 ? answer.alarms : [{ level: "error", text: `${nameOf(broker)} does not answer` }];
       for (const alarm of alarms) {
         const known = said.get(alarm.text) ?? { ...alarm, by: [] };
@@ -86,15 +82,18 @@ export const overview = {
         said.set(alarm.text, known);
       }
     }
-    const found = [...said.values()].sort((a, b) => a.level.localeCompare(b.level));
-    const line = ({ level, text, by }, ...more) => element("li", { class: level }, ...more, text, by.length ? element("small", {}, ` (${[...new Set(by)].join(", ")})`) : "");
-    this.alarms.replaceChildren(...(found.length ? found.map((alarm) => {
-      const made = line(alarm);
-      if (alarm.id) made.append(" ", button("Dismiss", () => ask(`/alarms/${alarm.id}`, "DELETE").catch(() => {}).then(() => this.fetch())));
-      return made;
-    }) : [element("li", { class: "good" }, "none")]));
-    past.sort((a, b) => b.until - a.until);
-    this.past.replaceChildren(...(past.length ? past.slice(0, 200).map((alarm) => line(alarm, element("span", { class: "soft" }, `${time(alarm.since)} to ${time(alarm.until)} `))) : [element("li", { class: "soft" }, "none so far")]));
+    const found = [...said.values()].sort((a, b) => a.level.localeCompare(b.level)).map((alarm) => {
+      const dismiss = () => ask(`/alarms/${alarm.id}`, "DELETE").catch(() => {}).then(() => this.fetch());
+      return alarmLine(alarm, "", alarm.id ? button("Dismiss", dismiss) : "");
+    });
+    this.alarms.replaceChildren(...(found.length ? found : [element("li", { class: "good" }, "none")]));
+  },
+  async history() {
+    if (!this.past.open) return;
+    const { brokers: answers } = await ask("/alarms/history", "GET", { at: "all" }).catch(() => ({ brokers: [] }));
+    const found = answers.flatMap(({ broker, answer }) => (answer.alarms ?? []).map((alarm) => ({ ...alarm, by: [nameOf(broker)] })))
+      .sort((a, b) => b.until - a.until).slice(0, 200).map((alarm) => alarmLine(alarm, `${time(alarm.since)} to ${time(alarm.until)} `));
+    this.past.lastChild.replaceChildren(...(found.length ? found : [element("li", { class: "soft" }, "none so far")]));
   },
   update(kind) {
     if (kind === "topology" && state.topology) {
@@ -180,6 +179,10 @@ export const overview = {
       facts([["state", element("span", { class: health(broker)[1] }, health(broker)[0])], ...its.map((key) => [key.replace("_per_s", " /s").replace("link_", "brokers "), text(broker[key])])]), element("h2", {}, "Links"), table(LINKS, links));
   },
 };
+
+function alarmLine({ level, text, by }, when, act = "") {
+  return element("li", { class: level }, element("span", { class: "soft" }, when), text, element("small", {}, by.length ? ` (${by.join(", ")}) ` : " "), act);
+}
 
 function health(broker) {
   if (!broker.reachable) return [broker.alive ? "alive, no path" : "unreachable", "error"];
