@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.cluster.directory.questions import WAIT_S
 from mqttree.broker.cluster.placement.decider import PERIOD_S, TOPIC_WORK, WORK, State
 from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
-from mqttree.broker.cluster.placement.placement_service import WAIT_S
 from mqttree.broker.cluster.placement.topic_knowledge import FRESH_S, MAX_LATE, MIN_KEPT
 from mqttree.broker.core.traffic_meter import PERIOD as READING
 from mqttree.broker.wire import Property, Puback, Publish
