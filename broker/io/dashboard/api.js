@@ -1,6 +1,6 @@
 // Requests to /api/v1, and what has come of it.
 
-export const state = { summary: null, topology: null, changes: [], token: "", refused: () => {} };
+export const state = { topology: null, changes: [], token: "", refused: () => {} };
 
 export class Refused extends Error {
   constructor(status, text) { super(text); this.status = status; }

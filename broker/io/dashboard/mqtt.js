@@ -3,10 +3,10 @@
 const encoder = new TextEncoder(), decoder = new TextDecoder();
 const KEEP_ALIVE = 30;
 const REASONS = {
-  0x81: "malformed packet", 0x82: "protocol error", 0x84: "MQTT 5 is not taken", 0x85: "client identifier not valid", 0x86: "wrong user name or password",
-  0x87: "not authorized", 0x88: "server unavailable", 0x8b: "server shutting down", 0x8f: "topic filter invalid", 0x90: "topic name invalid", 0x95: "packet too large",
-  0x97: "quota exceeded", 0x98: "disconnected by an operator", 0x9a: "retain not supported", 0x9b: "QoS not supported", 0x9c: "use another server",
+  0x81: "malformed packet", 0x82: "protocol error", 0x85: "client identifier not valid", 0x86: "wrong user name or password", 0x87: "not authorized",
+  0x88: "server unavailable", 0x8b: "server shutting down", 0x8f: "topic filter invalid", 0x90: "topic name invalid", 0x97: "quota exceeded", 0x98: "disconnected by an operator",
 };
+
 function text(value) {
   const found = encoder.encode(value);
   return [found.length >> 8, found.length & 255, ...found];

@@ -14,7 +14,7 @@ const TOTALS = [
 const CHARTS = [
   ["Clients' messages", "messages/s", [["published", "published_per_s"], ["delivered", "delivered_per_s"], ["dropped", "dropped_per_s"]]],
   ["Messages of other brokers", "messages/s", [["in", "link_in_per_s"], ["out", "link_out_per_s"]]],
-  ["Clients and sessions", "", [["clients", "clients"], ["sessions", "sessions"]]],
+  ["Clients and sessions", "number", [["clients", "clients"], ["sessions", "sessions"]]],
   ["Processor", "cores", [["used", "cpu"]]],
   ["Memory", "B", [["in use", "memory_bytes"], ["queued", "queued_bytes"]]],
 ];
