@@ -4,16 +4,16 @@ N] [--rate N] [--draw] ...`.
 Brokers as processes on loopback, their links through a relay that can be cut and slow; publishers
 at QoS 1 and 2 and subscribers on all of them, all the time, 10 messages a second each or `--rate`
 in all. Brokers are killed (kill -9), drained and restarted, stopped and continued, join late, lose
-all their data; links are cut, stalled, half-open, reset, slow; the federation is split, a broker
-is restarted inside a split, or cut off for a minute; faults overlap (`--overlap`). After each
-fault all must be one again, and everything that was acknowledged must be with everybody who stayed
-connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order; no
-broker may need ever more memory.
-What is excused: order between two brokers that really were apart for five seconds and more; with
-`--wipe` and `--diskless` what a broker alone had that was restarted without its data, order between
-what it and its successor, another broker, published, and, if that one was started inside a split,
-what others published before it met them. All of it is counted. Exit code 1 when
-a promise was broken. How long local traffic of the others paused is measured and told.
+all their data; links are cut, stalled, half-open, reset, slow; the federation is split, a broker is
+restarted inside a split, or cut off for a minute; faults overlap (`--overlap`). After each fault
+all must be one again, and everything that was acknowledged must be with everybody who stayed
+connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order;
+what devices that roam (`--devices`) wrote last has to be retained; no broker may need ever more
+memory. What is excused: order between two brokers that really were apart for five seconds and more;
+with `--wipe` and `--diskless` what a broker alone had that was restarted without its data, order
+between what it and its successor, another broker, published, and, if that one was started inside a
+split, what others published before it met them. All of it is counted. Exit code 1 when a promise
+was broken. How long local traffic of the others paused is measured and told.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mqttree.bench.lab.agreement import carrying
 from mqttree.bench.lab.ports import free_ports
 from tests.chaos import crowd, pulse
 from tests.chaos.crowds import Crowds, Helper, spin
+from tests.chaos.devices import Devices
 from tests.chaos.judge import ANOTHER
 from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
@@ -136,6 +137,7 @@ class Conductor:
             publishers,
             max(1, rest - publishers),
         )
+        self.devices = Devices(self.cluster.brokers, seed) if arguments.devices else None
         self.there: list[int] = list(self.plan.present)
         self.later = [index for index in range(like.brokers) if index not in self.there]
 
@@ -165,6 +167,8 @@ class Conductor:
         self.helpers += self.crowds.helpers
         self.crowds("listen")
         self.crowds("speak")
+        if self.devices is not None:
+            self.devices.start()
 
     def helper(self, run: Callable[..., None], *arguments: Any) -> Helper:
         """Start one more process."""
@@ -422,6 +426,9 @@ class Conductor:
         begin = time.monotonic()
         found = self.crowds.check()
         now = time.monotonic()
+        if self.devices is not None:
+            there = [self.cluster.brokers[index] for index in self.there]
+            found.broken += self.devices.check(there)
         self.counts = found.counts
         broken = found.broken
         if found.alone:
@@ -553,6 +560,8 @@ class Conductor:
 
     def end(self) -> None:
         """Leave nothing behind."""
+        if self.devices is not None:
+            self.devices.stop()
         for helper in reversed(self.helpers):
             helper.end()
         for broker in self.cluster.brokers:
@@ -612,6 +621,9 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--roam", action="store_true", help="clients whose sessions roam")
     parser.add_argument("--stay", action="store_true", help="clients whose sessions stay")
+    parser.add_argument(
+        "--devices", action="store_true", help="devices that roam, with retained wills"
+    )
     parser.add_argument(
         "--shared", action="store_true", help="a shared subscription, with a quarter of the rate"
     )
