@@ -203,12 +203,19 @@ def test_a_chart_says_what_was_when(three: Cluster, browser: Browser) -> None:
     assert browser.errors == []
 
 
-def test_listeners_of_all_brokers_are_shown(three: Cluster, browser: Browser) -> None:
-    browser.open(page(three.brokers[0], "?listeners#listeners"))
-    browser.wait("document.querySelectorAll('#view tbody tr').length === 3")
-    shown = browser.run("document.querySelector('#view').innerText")
-    assert all(broker.address in shown for broker in three.brokers)
-    assert browser.errors == []
+def test_listeners_and_legs_of_all_brokers_are_shown(tmp_path: Path, browser: Browser) -> None:
+    config = tmp_path / "leg.yaml"
+    config.write_text("legs: {plant: {broker: '127.0.0.1:1', topic: ['a/# both 1']}}\n")
+    with Cluster(tmp_path) as two:
+        brokers = two.add(), two.add("-c", str(config))
+        two.settle()
+        browser.open(page(brokers[0], "?listeners#listeners"))
+        browser.wait("document.querySelectorAll('#view tbody tr').length === 3")
+        shown = browser.run("document.querySelector('#view').innerText")
+        assert all(broker.address in shown for broker in brokers)
+        leg = browser.run("document.querySelector('#legs tbody').innerText")
+        assert brokers[1].name in leg and "plant" in leg and "127.0.0.1:1" in leg
+        assert browser.errors == []
 
 
 def test_another_broker_is_drained(tmp_path: Path, browser: Browser) -> None:
