@@ -6,7 +6,7 @@ about a microsecond (`mqttree.broker.base.turns`).
 
 from typing import Final
 
-QUEUED_MEMORY: Final = 700
+QUEUED_MEMORY: Final = 500
 """bytes of memory that a waiting message takes besides its payload and topic."""
 
 TRIMMED_MEMORY: Final = 320
@@ -17,15 +17,21 @@ HELD_MEMORY: Final = 300
 """bytes of memory that a batch takes besides its packets that waits for what is missing before
 it."""
 
-RETAINED_MEMORY: Final = 500
-"""bytes of memory that a retained message takes besides its payload and topic, its mark
-included."""
+LOG_ENTRY_MEMORY: Final = 200
+"""bytes of memory that an entry of the replay log takes besides its packets."""
 
-TOMBSTONE_MEMORY: Final = 300
-"""bytes of memory that a deleted retained topic takes that is remembered."""
+RETAINED_MEMORY: Final = 230
+TOMBSTONE_MEMORY: Final = 150
+"""bytes of memory that a retained message takes besides its payload and topic, and a deleted topic
+that is remembered; both besides their versions."""
 
-SESSION_MEMORY: Final = 1_500
-SUBSCRIPTION_MEMORY: Final = 600
+VERSION_MEMORY: Final = 95
+LEAF_MEMORY: Final = 420
+"""bytes of memory that the version of a retained topic takes besides its own bytes, and a leaf of
+the table that they are in (`RetainedIndex`), of which there are 65,536 at most."""
+
+SESSION_MEMORY: Final = 1_800
+SUBSCRIPTION_MEMORY: Final = 210
 CONNECTION_MEMORY: Final = 1_500
 """bytes of memory that each session, subscription and connection takes, besides names, filters and
 what a client leaves here."""
@@ -54,11 +60,14 @@ ROUTE_WORK: Final = 4
 filters."""
 
 ROUTE_MEMORY: Final = 1_000
-TOPIC_MEMORY: Final = 250
+TOPIC_MEMORY: Final = 140
 RECEIVER_MEMORY: Final = 250
 ROUTE_SHOWN_MEMORY: Final = 150
 """bytes of memory that a kept route takes, each topic that has it, each receiver in it, and each
 client that has a topic among its own, as rules are in force."""
+
+RATE_MEMORY: Final = 190
+"""bytes of memory that a topic takes whose rate is measured."""
 
 GROUP_MEMORY: Final = 1_000
 MEMBERS_MEMORY: Final = 300

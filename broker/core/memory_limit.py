@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
+    from mqttree.broker.core.traffic_meter import TrafficMeter
     from mqttree.broker.wire.packets import Will
 
 HEAVY_BYTES = 64 * 1024
@@ -97,6 +98,9 @@ class MemoryBroker(CoreBroker, Protocol):
     @property
     def retained(self) -> RetainedStore:
         """The retained messages of this broker."""
+
+    traffic: TrafficMeter | None
+    """Counts messages by topic; None: nothing does."""
 
     @property
     def sessions(self) -> dict[str, Session]:
@@ -164,13 +168,15 @@ class MemoryLimit:
             + node.retained.size
             + len(node.retained) * costs.RETAINED_MEMORY
             + node.retained.index
+            + node.retained.digests.memory
             + node.retained.tombstones * costs.TOMBSTONE_MEMORY
-            + node.cluster.replay_log.size
+            + node.cluster.replay_log.memory
             + len(node.sessions) * costs.SESSION_MEMORY
             + node.dispatcher.memory
             + node.dispatcher.cache.memory
             + len(node.connections) * costs.CONNECTION_MEMORY
             + node.cluster.memory
+            + (node.traffic.rates.memory if node.traffic is not None else 0)
         )
 
     # ---------------------------------------------------------------- what is refused

@@ -507,8 +507,8 @@ class ReplayLog(Protocol):
     """The log of messages for other brokers."""
 
     @property
-    def size(self) -> int:
-        """Its bytes."""
+    def memory(self) -> int:
+        """Bytes of memory that it takes, about."""
 
     def give_room(self, size: int, /) -> None:
         """Let it have `size` bytes more than the least that it may have."""

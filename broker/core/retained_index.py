@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from mqttree.broker.base import costs
+
 PLACE = 12
 """bytes of a place: to find a name with the place of another topic takes 2^96 attempts."""
 
@@ -112,11 +114,19 @@ class RetainedIndex:
         self._parts = [0] * 256
         self._counts = [0] * 256
         self._size = 0
+        self._bytes = 0  # of all that is packed
         self.whole = 0
         """The digest of everything."""
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return (
+            self._bytes + self._size * costs.VERSION_MEMORY + len(self._leaves) * costs.LEAF_MEMORY
+        )
 
     def get(self, place: bytes) -> RetainedVersion | None:
         """Return the version at a place."""
@@ -138,6 +148,8 @@ class RetainedIndex:
             self._counts[prefix[0]] += 1
         else:
             change ^= _digest(version.place, old)
+            self._bytes -= len(old)
+        self._bytes += len(packed)
         leaf[version.place] = packed
         self._change(prefix, change)
 
@@ -147,6 +159,7 @@ class RetainedIndex:
         leaf = self._leaves[prefix]
         packed = leaf.pop(version.place)
         self._size -= 1
+        self._bytes -= len(packed)
         self._counts[prefix[0]] -= 1
         self._change(prefix, _digest(version.place, packed))
         if not leaf:

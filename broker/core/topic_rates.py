@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mqttree.broker.base import costs
 from mqttree.broker.core.topic_tally import WEIGHT
 
 HALF_LIFE: Final = 60.0
@@ -61,6 +62,11 @@ class TopicRates:
     def __len__(self) -> int:
         """Return the number of topics."""
         return len(self._values)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that they take, about."""
+        return len(self._values) * costs.RATE_MEMORY
 
     def take(self, exact: dict[bytes, int], sampled: dict[bytes, int], now: float) -> Iterator[int]:
         """Take in what was counted since the last time, in pieces; yields the steps of work of

@@ -21,6 +21,7 @@ from mqttree.broker.wire import (
 )
 from tests.kit.brokers import Broker
 from tests.kit.waiting import PATIENCE, until
+from tests.load.memory_growth import SCENARIOS, measure
 
 LIMIT = 256 << 20
 MOST = 100 << 20
@@ -252,3 +253,12 @@ def test_large_waiting_requests_stay_within_the_memory_limit(broker: Broker) -> 
     served(broker, witness)
     for sock in socks:
         sock.close()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_a_broker_says_that_it_keeps_is_what_its_process_grows_by(
+    name: str, tmp_path: Path
+) -> None:
+    """`memory_limit` goes by the former: within a fifth."""
+    said, real = measure(tmp_path, name)
+    assert 0.8 * real < said < 1.2 * real

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from mqttree.broker.base import costs
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import Ranges, find, intersect
 from mqttree.broker.cluster.limits import ClusterLimits
@@ -200,6 +201,11 @@ class ReplayLog:
     def size(self) -> int:
         """Bytes of all entries in the log; entries that are pinned are not counted."""
         return self._bytes
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that these take, about."""
+        return self._bytes + len(self._entries) * costs.LOG_ENTRY_MEMORY
 
     @property
     def end(self) -> int:
