@@ -114,8 +114,9 @@ class Message:
             head, tail = self.halves(version, qos, retain)
         else:
             properties = subscription_ids + self.properties
-            if self.expires_at is not None:  # MQTT-3.3.2-6: the remaining time
-                left = max(0, min(0xFFFFFFFF, round(self.expires_at - now)))
+            if self.expires_at is not None:
+                # MQTT-3.3.2-6: the remaining time; 0 is "for ever" to some receivers.
+                left = max(1, min(0xFFFFFFFF, round(self.expires_at - now)))
                 properties = b"\x02" + left.to_bytes(4, "big") + properties
             head, tail = encode_halves(self.topic, self.payload, version, qos, retain, properties)
         if dup:

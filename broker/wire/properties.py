@@ -422,12 +422,13 @@ def property_end(section: bytes, at: int) -> int:
 
 def _inspect_number(identifier: int, value: bytes, width: int) -> int:
     """Return UNSOUND for a value of not `width` bytes, and for one that the property `identifier`
-    may not have; PROMISES_TEXT if it does; else 0."""
+    may not have; PROMISES_TEXT if it does; CHANGES for an expiry of 0, as receivers get at least 1;
+    else 0."""
     if len(value) < width or (identifier == _TOPIC_ALIAS and not any(value)):
         return UNSOUND
     if identifier == _PAYLOAD_FORMAT_INDICATOR:
         return value[0] if value[0] <= 1 else UNSOUND
-    return 0
+    return CHANGES if identifier == EXPIRY[0] and not any(value) else 0
 
 
 def _inspect_string(identifier: int, value: bytes) -> bool:

@@ -188,8 +188,9 @@ def encode_message(
     the time that it has left; `choice`: its receiver assignment."""
     qos, retain = message.qos, message.retain
     packet = message.packet(5, qos, retain, 1, now=now)
-    # With an interval of 0 and no age it would be taken for one that was published just now.
-    age = int(message.expires_at is not None and message.expires_at < now)
+    # Of its last half second, and of one that has expired, the packet says that a second is left.
+    left = None if message.expires_at is None else message.expires_at - now
+    age = 0 if left is None or left > 0.5 else round(min(2.0, 1 - left) * 1000)
     stamp = message.stamp if retain else None
     return MessageBatch(key, sequence, packet, 1, 5, qos, age, stamp, choice).encode()
 

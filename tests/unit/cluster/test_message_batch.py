@@ -214,6 +214,14 @@ def test_a_retained_message_is_alone_in_its_batch() -> None:
 
 # ---------------------------------------------------------------- messages that expire
 
+
+@pytest.mark.parametrize("left", [0.001, 0.3, 0.5, 0.0, -3.0, -1e9])
+def test_the_last_half_second_of_a_message_crosses_a_link_as_it_is(left: float) -> None:
+    message = Message(b"a", b"x", 1, False, b"", 100.0 + left, None)
+    [(_, _, found)] = read_messages(encode_message(message, KEY, 1, 100.0), 100.0)
+    assert found.expires_at == pytest.approx(max(99.0, 100.0 + left), abs=0.001)
+
+
 EXPIRY = Property.MESSAGE_EXPIRY_INTERVAL
 
 
@@ -302,15 +310,15 @@ def test_a_batch_that_comes_at_once_is_delivered_as_it_came(qos: int) -> None:
     number = 9 if qos else None
     packets = b"".join(
         encode_packet(Publish("a", b"x", qos, packet_id=number, properties=properties), 5)
-        for properties in (long, first, {EXPIRY: 9} | long, {EXPIRY: 0})
+        for properties in (long, first, {EXPIRY: 9} | long, {EXPIRY: 1})
     )
     neighbour.send(encode_batch(origin_key(bid(101), 2_000), 1, packets, 4, 5, qos))
     found = [one for one in client.take() if isinstance(one, Publish)]
-    assert [one.properties for one in found] == [long, first, {EXPIRY: 9} | long, {EXPIRY: 0}]
+    assert [one.properties for one in found] == [long, first, {EXPIRY: 9} | long, {EXPIRY: 1}]
     if qos:
         sent = world.session("subscriber").inflight.values()
         lasting = [one.message.expires_at for one in sent if isinstance(one, Outgoing)]
-        assert lasting == [world.now + 5, world.now + 9, world.now]
+        assert lasting == [world.now + 5, world.now + 9, world.now + 1]
     late = encode_packet(Publish("a", b"x", qos, packet_id=number, properties=text), 5)
     neighbour.send(encode_batch(origin_key(bid(101), 2_000), 5, 2 * late, 2, 5, qos))
     assert not neighbour.up

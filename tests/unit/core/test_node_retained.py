@@ -95,6 +95,30 @@ def test_a_resumed_session_gets_no_retained_messages_again() -> None:
     assert world.connect("s", 4, clean=False).inbox == []
 
 
+def test_a_retained_message_in_its_last_moments_has_a_second_left() -> None:
+    """0 would be for ever at a bridged Mosquitto."""
+    world = World()
+    client = world.connect("c")
+    client.publish("t", b"x", retain=True, properties={P.MESSAGE_EXPIRY_INTERVAL: 2})
+    for wait, left in ((1.4, 1), (0.3, 1), (0.29, 1), (0.02, None)):
+        world.advance(wait)
+        client.subscribe("t")
+        found = [p.properties for p in client.take_publishes()]
+        assert found == ([] if left is None else [{P.MESSAGE_EXPIRY_INTERVAL: left}])
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_an_interval_of_0_reaches_subscribers_as_a_second(qos: int) -> None:
+    world = World()
+    client = world.connect("c")
+    client.subscribe("t", qos=2)
+    for number in (1, 2):
+        properties = {P.MESSAGE_EXPIRY_INTERVAL: 0}
+        client.publish("t", b"x", qos, packet_id=number, properties=properties)
+    found = [p.properties for p in client.take() if isinstance(p, Publish)]
+    assert found == [{P.MESSAGE_EXPIRY_INTERVAL: 1}] * 2
+
+
 def test_retained_messages_expire() -> None:
     """MQTT-3.3.2-5, -6."""
     world = World()
