@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 MAX_FILTERS_PACKET_BYTES: Final = 1280 * 1024
 """bytes of a SUBSCRIBE or UNSUBSCRIBE, 40,000 filters of 30 characters, or all that one session
-may have of 10. Larger: 0x95 and close [protocol_errors]; a client that wants more filters sends
+may have of 10. Larger: 0x97 and close [protocol_errors]; a client that wants more filters sends
 several."""
 
 FILTER_BYTES_PER_TURN: Final = 20 * 1024
@@ -355,7 +355,7 @@ class ClientPackets(Client):
             if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
                 if len(body) > MAX_FILTERS_PACKET_BYTES:
                     raise ProtocolViolation(
-                        "more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE
+                        "more filters than one packet may have", ReasonCode.QUOTA_EXCEEDED
                     )
                 self.node.turns.work += len(body) // costs.FILTERS_DECODED
                 self.conn.asked = costs.FILTERS_MEMORY * len(body)

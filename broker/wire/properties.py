@@ -127,9 +127,10 @@ _AUTHENTICATION_METHOD: Final = int(Property.AUTHENTICATION_METHOD)
 _AUTHENTICATION_DATA: Final = int(Property.AUTHENTICATION_DATA)
 
 
-MAX_REPEATED: Final = 20_000
-"""User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each
-takes a microsecond."""
+MAX_REPEATED: Final = 32_768
+"""User Properties, or Subscription Identifiers, of one packet, as many as public test suites send:
+there is room for millions, and each takes a microsecond. A packet with more is refused with
+0x97."""
 
 MAX_INSPECTED: Final = 5 * MAX_REPEATED
 """bytes of properties that `inspect_section` looks through: no more than MAX_REPEATED of them."""
@@ -171,7 +172,7 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
             values.append(value)
             if len(values) > MAX_REPEATED:
                 raise ProtocolViolation(
-                    "more User Properties than one packet may have", ReasonCode.PACKET_TOO_LARGE
+                    "more User Properties than one packet may have", ReasonCode.QUOTA_EXCEEDED
                 )
             continue
         if ident in found and (
@@ -186,7 +187,7 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
             if len(values) > MAX_REPEATED:
                 raise ProtocolViolation(
                     "more Subscription Identifiers than one packet may have",
-                    ReasonCode.PACKET_TOO_LARGE,
+                    ReasonCode.QUOTA_EXCEEDED,
                 )
         else:
             found[ident] = value

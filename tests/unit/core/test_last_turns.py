@@ -16,6 +16,8 @@ from mqttree.broker.wire import (
     ProtocolViolation,
     Puback,
     Publish,
+    Subscribe,
+    SubscriptionRequest,
     Will,
     decode_properties,
     encode_packet,
@@ -142,7 +144,7 @@ def properties(count: int) -> Properties:
 
 
 @pytest.mark.statement(
-    "choice/more than 20,000 User Properties, or Subscription Identifiers, in one packet"
+    "choice/more than 32,768 User Properties, or Subscription Identifiers, in one packet"
 )
 @pytest.mark.parametrize(
     "kind", [PacketType.PUBLISH, PacketType.CONNECT, PacketType.SUBSCRIBE, WILL]
@@ -152,7 +154,22 @@ def test_too_many_user_properties_are_refused(kind: int) -> None:
     assert decode_properties(most, 0, kind)[1] == len(most)
     with pytest.raises(ProtocolViolation) as raised:
         decode_properties(encode_properties(properties(MAX_REPEATED + 1)), 0, kind)
-    assert raised.value.reason == ReasonCode.PACKET_TOO_LARGE
+    assert raised.value.reason == ReasonCode.QUOTA_EXCEEDED
+
+
+def test_a_connect_may_have_as_many_user_properties_as_a_publish() -> None:
+    world = World()
+    assert world.connect("c", properties=properties(MAX_REPEATED)).connack.code == 0
+    client = world.open()
+    client.send(connect_packet("d", properties=properties(MAX_REPEATED + 1)))
+    assert client.last_reason() == ReasonCode.QUOTA_EXCEEDED
+
+
+def test_a_packet_with_too_many_filters_is_refused() -> None:
+    client = World().connect("c")
+    filters = [SubscriptionRequest("a" * 60_000, 0)] * 22
+    client.send(Subscribe(1, filters))
+    assert client.last_reason() == ReasonCode.QUOTA_EXCEEDED
 
 
 def test_too_many_subscription_identifiers_are_refused() -> None:
@@ -164,7 +181,7 @@ def test_too_many_subscription_identifiers_are_refused() -> None:
 
 
 @pytest.mark.statement(
-    "choice/more than 20,000 User Properties, or Subscription Identifiers, in one packet"
+    "choice/more than 32,768 User Properties, or Subscription Identifiers, in one packet"
 )
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_too_many_properties_close_a_client_and_many_end_its_turn(qos: int) -> None:
@@ -180,7 +197,7 @@ def test_too_many_properties_close_a_client_and_many_end_its_turn(qos: int) -> N
     client.send(
         Publish("t", b"z", qos, packet_id=packet_id, properties=properties(MAX_REPEATED + 1))
     )
-    assert client.last_reason() == ReasonCode.PACKET_TOO_LARGE
+    assert client.last_reason() == ReasonCode.QUOTA_EXCEEDED
     assert other.payloads() == []
 
 
