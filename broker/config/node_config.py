@@ -32,7 +32,7 @@ class NodeConfig(BrokerModel):
     max_keep_alive: int = 0
     """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
     session_expiry_max: int | None = None
-    receive_maximum: int = 65_535
+    receive_maximum: int = 1_024
     """QoS 1 and 2 messages that a client may have in flight to this broker (MQTT 5, 3.2.2.3.3)."""
     topic_alias_maximum: int = 64
     """Topic aliases that a client may use (MQTT-3.1.2-26), each an entry of a dict; 0: none."""

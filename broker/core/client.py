@@ -130,6 +130,7 @@ class Client(Owner):
         "earlier",
         "fast_qos",
         "keep_alive",
+        "most_incoming",
         "node",
         "packet_forwarder",
         "routes",
@@ -173,10 +174,11 @@ class Client(Owner):
         self.window: ReceiveWindow | None = (
             None  # the Receive Maximum towards us, when there is one
         )
-        self.fast_qos = config.max_qos  # QoS 0 to this take the fast path
+        self.fast_qos = config.max_qos  # QoS 0 to this take the fast path,
+        self.most_incoming = UNLIMITED  # while fewer messages at QoS 2 than this are not released
         if config.receive_maximum < UNLIMITED and self.version == 5:
             self.window = ReceiveWindow(config.receive_maximum, session.incoming)
-            self.fast_qos = 0
+            self.most_incoming = config.receive_maximum
         # Identifiers of messages at QoS 2 that came on an earlier connection and are not released.
         self.earlier: Collection[int] = set(session.incoming) if session.incoming else ()
         self._refusal_logged = False  # the log says that a rule refused something

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mqttree.broker.core.capabilities import UNLIMITED
 from mqttree.broker.core.client_packets import ClientPackets
 from mqttree.broker.core.publish import acknowledge, aliased, refuse
 from mqttree.broker.leg.packets import DROPPED
@@ -48,7 +49,7 @@ class LegPackets(ClientPackets):
         super().__init__(node, conn, session, connect)
         # The foreign broker may not keep to it.
         self.window = None
-        self.fast_qos = node.config.max_qos
+        self.most_incoming = UNLIMITED
 
     def _packet(self, first: int, body: bytes) -> None:
         try:

@@ -62,10 +62,6 @@ def publish(client: Client, packet: Publish) -> None:
     packet_id = packet.packet_id or 0
     if packet.qos and client.window is not None:
         client.window.check_receive_maximum(session.incoming, packet_id)
-        # QoS 1 need not be looked at while QoS 2 cannot have filled the window
-        client.fast_qos = (
-            min(config.max_qos, 1) if len(session.incoming) + 1 < client.window.maximum else 0
-        )
     # A repetition: answered, not delivered (MQTT-4.3.3-10).
     if packet.qos == 2 and packet_id in session.incoming:
         if not packet.dup:

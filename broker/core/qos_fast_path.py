@@ -238,7 +238,10 @@ def publish_run(
     begins; `body`: where its variable header begins; `end`: where it ends; `batch`: takes what goes
     to other brokers, None: there are none.
     """
-    if data[position] >> 1 & 3 > client.fast_qos:
+    if (
+        data[position] >> 1 & 3 > client.fast_qos
+        or len(client.session.incoming) >= client.most_incoming
+    ):
         return position
     after = _publish_mixed(client, data, position, body, end, batch)
     if after == position:
@@ -253,8 +256,8 @@ def _publish_mixed(
     is returned are those of `publish_run`. It ends before a run of equal packets, which costs less
     in `_publish_equal`."""
     first, begun, five = data[position], position, client.version == 5
-    qos = first >> 1 & 3
-    conn, routes, incoming = client.conn, client.routes, client.session.incoming
+    qos, incoming = first >> 1 & 3, client.session.incoming
+    conn, routes, most = client.conn, client.routes, client.most_incoming
     stretch = RecordedStretch(client, data) if client.node.journal.recording else None
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
@@ -279,7 +282,7 @@ def _publish_mixed(
             inspect_alone(data, payload - 1, end) if special else (section, payload + section)
         )
         prefix, packet_id = data[position:start], data[start] << 8 | data[start + 1]
-        repeated = qos == 2 and packet_id in incoming
+        repeated = qos == 2 and (packet_id in incoming or len(incoming) >= most)
         equal = not special and data.startswith(prefix, 3 * end - 2 * position)
         if targets is None or payload > end or not packet_id or repeated or equal:
             break
@@ -415,6 +418,7 @@ def _publish_singly(
     behind = payload - size
     sound, section = data[behind:payload], data[start + 2 : behind]  # the properties, their length
     node, conn, incoming = client.node, client.conn, client.session.incoming
+    most = client.most_incoming
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     expiring = sound[:1] == EXPIRY
@@ -425,7 +429,7 @@ def _publish_singly(
     while end <= len(data) and data.startswith(prefix, position) and not conn.state.held:
         packet_id = data[start] << 8 | data[start + 1]
         properties = data[behind:payload]
-        if not packet_id or (qos == 2 and packet_id in incoming):
+        if not packet_id or (qos == 2 and (packet_id in incoming or len(incoming) >= most)):
             break
         if not data.startswith(section, start + 2) or (
             properties != sound and (expiring or inspect_cached(properties) & NOT_AS_IS)

@@ -48,6 +48,7 @@ def test_connack_announces_limits() -> None:
     assert client.connack.properties == {
         Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum,
         Property.MAXIMUM_QOS: 1,
+        Property.RECEIVE_MAXIMUM: NodeConfig().receive_maximum,
         Property.MAXIMUM_PACKET_SIZE: 1000,
         Property.SERVER_KEEP_ALIVE: 60,
         Property.SESSION_EXPIRY_INTERVAL: 100,

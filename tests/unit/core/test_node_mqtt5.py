@@ -271,11 +271,26 @@ class FakeClientDecoder:
 # ------------------------------------------------------------------ Receive Maximum towards us
 
 
-def test_the_receive_maximum_is_announced() -> None:
-    assert World(receive_maximum=20).connect().connack.properties == {
+@pytest.mark.parametrize(("config", "told"), [({"receive_maximum": 20}, 20), ({}, 1_024)])
+def test_the_receive_maximum_is_announced(config: dict[str, int], told: int) -> None:
+    world = World(**config)
+    assert world.connect().connack.properties == {
         Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum,
-        Property.RECEIVE_MAXIMUM: 20,
+        Property.RECEIVE_MAXIMUM: told,
     }
+    assert world.connect("old", 4).connack.properties is None
+
+
+def test_many_exchanges_at_once_are_closed_at_the_receive_maximum() -> None:
+    """In one chunk; a client before MQTT 5 was told of none."""
+    for version, taken in ((5, 1_024), (4, 2_000)):
+        world = World()
+        world.connect("s").subscribe("#")
+        client = world.connect("c", version)
+        client.send(*(Publish(f"t/{n % 7}", b"x", 2, packet_id=n) for n in range(1, 2_001)))
+        world.advance(0.1)
+        assert sum(isinstance(packet, Pubrec) for packet in client.take()) == taken
+        assert client.closed == (version == 5)
 
 
 @pytest.mark.statement("MQTT-3.3.4-7")
@@ -452,6 +467,7 @@ def test_connack_says_what_is_not_offered() -> None:
         shared_subscriptions=False,
         subscription_identifiers=False,
         topic_alias_maximum=0,
+        receive_maximum=65_535,
     )
     assert world.connect().connack.properties == {
         Property.RETAIN_AVAILABLE: 0,

@@ -186,7 +186,7 @@ def test_packet_identifiers_are_used_again_when_they_are_free() -> None:
 
 
 def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
-    world, publisher, subscriber = pair(qos=0)
+    world, publisher, subscriber = pair(qos=0, receive_maximum=65_535)
     packets = [encode_packet(Publish("t", b"", 2, packet_id=n), 5) for n in range(1, 65536)]
     publisher.chunks([b"".join(packets)])
     world.advance(0.1)
