@@ -125,6 +125,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Give the node the content of binary frames."""
         driver = self.driver
         began = driver.time()
+        self._widen()
         if self._left >= 0:
             self._cut(data, began)
         else:
@@ -157,6 +158,9 @@ class WebSocketProtocol(asyncio.Protocol):
                 if body < 0:
                     self._rest = data[at:]
                     break
+                if end - body > (frames.max_size or 0) and self._has_to_wait(events, now):
+                    self._rest = data[at:]
+                    break
                 whole = frames.cur_size is None and is_message(data, at, body, end)
                 if whole and end - body <= (frames.max_size or 0):
                     events.append(unmasked(data, body, end))
@@ -171,6 +175,28 @@ class WebSocketProtocol(asyncio.Protocol):
             frames.receive_data(data[at:])
             events += frames.events_received()
         self._handle(events, now)
+
+    def _widen(self) -> None:
+        """Let a client send large messages once it was let in, whenever that was."""
+        if (
+            self._frames.max_size == FIRST_MESSAGE_SIZE
+            and self.conn is not None
+            and self.conn.max_packet_size > self.driver.limits.max_connect_size
+        ):
+            self._frames.max_size = MAX_PACKET_SIZE
+
+    def _has_to_wait(self, events: list[Event | bytes], now: float) -> bool:
+        """Do what is asked ahead of a large message (`events`, which is empty then); return whether
+        the client is not let in yet. If so, no more is read until it is, or is refused. `now`:
+        s."""
+        self._handle(events, now)
+        events.clear()
+        self._widen()
+        conn = self.conn
+        if conn is None or not conn.waiting or self._frames.max_size == MAX_PACKET_SIZE:
+            return False
+        conn.hold()
+        return True
 
     def _handle(self, events: Sequence[Event | bytes], now: float) -> None:
         """Do what a client asks with these events; `bytes`: the content of a binary frame."""
@@ -247,11 +273,6 @@ class WebSocketProtocol(asyncio.Protocol):
                 self.conn.receive(data, self.driver.time())
                 if not self.driver.flushing or self.driver.node.paused:
                     self.driver.wake(self.conn)
-                if (
-                    self._frames.max_size == FIRST_MESSAGE_SIZE
-                    and self.conn.max_packet_size > self.driver.limits.max_connect_size
-                ):
-                    self._frames.max_size = MAX_PACKET_SIZE
         else:
             self._buffer.append(data)
             if sum(map(len, self._buffer)) > FIRST_MESSAGE_SIZE:
@@ -377,9 +398,15 @@ class WebSocketProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read from the peer again after `pause_reading`."""
+        """Read from the peer again after `pause_reading`, and first what was read already."""
         with contextlib.suppress(RuntimeError):
             self.transport.resume_reading()
+        if self._rest:
+            self.driver.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.conn is not None and not (self._closing or self.conn.closing):
+            self.data_received(b"")
 
     def unread(self) -> bool:
         """Say whether there may be more, as `StreamProtocol` does."""

@@ -20,6 +20,7 @@ from websockets.protocol import OPEN
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
+from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.listener import Listener
 from mqttree.broker.io.loop_turns import MAX_READ_S
@@ -133,9 +134,13 @@ class Transport(Socket):
 class Page:
     """A page's connection to a broker."""
 
-    def __init__(self, half: bool = True, server: Listener | None = None) -> None:
+    def __init__(
+        self, half: bool = True, server: Listener | None = None, hooks: Hooks | None = None
+    ) -> None:
         self.loop = Loop()
-        self.node = Node(NodeConfig(discovery="off"), self.loop.now, 1.7e9, random.Random(1))
+        self.node = Node(
+            NodeConfig(discovery="off"), self.loop.now, 1.7e9, random.Random(1), hooks=hooks
+        )
         self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
         self.driver.time = self.loop.time
         self.server = server or Listener("web", None, limits=Limits())
@@ -460,6 +465,34 @@ def test_only_who_was_let_in_may_send_large_messages() -> None:
     page = Page().connected()
     page.send(frame(BINARY, encode_packet(Publish("t", bytes(2_000_000), 1, packet_id=1), 4)))
     assert page.frames() == [(BINARY, b"\x40\x02\x00\x01")]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("early", [True, False])
+def test_a_large_message_behind_a_connect_that_waits_for_its_password(
+    early: bool, allowed: bool
+) -> None:
+    """`early`: it comes before the answer."""
+    page = Page(hooks=Hooks(authenticate=True)).open()
+    large = frame(BINARY, encode_packet(Publish("t", bytes(1_100_000), 1, packet_id=1), 4))
+    page.send(frame(BINARY, CONNECT), large[: 100_000 * early])
+    (effect,) = [e for e in page.node.take_effects() if isinstance(e, Authenticate)]
+    assert page.frames() == []
+    page.node.answer(effect, allowed, page.loop.now)
+    page.driver.wake()
+    page.loop.run()
+    page.send(large[100_000 * early :])
+    if allowed:
+        assert page.frames() == [(BINARY, CONNACK), (BINARY, b"\x40\x02\x00\x01")]
+    else:
+        assert page.frames()[0] == (BINARY, b"\x20\x02\x00\x05")
+
+
+def test_a_large_message_in_one_chunk_with_connect() -> None:
+    page = Page().open()
+    large = frame(BINARY, encode_packet(Publish("t", bytes(1_100_000), 1, packet_id=1), 4))
+    page.send(frame(BINARY, CONNECT), large)
+    assert page.frames() == [(BINARY, CONNACK + b"\x40\x02\x00\x01")]
 
 
 # -------------------------------------------------------------------- pings
