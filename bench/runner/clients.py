@@ -17,7 +17,7 @@ from mqttree.bench.load.channel import Channel
 from mqttree.bench.runner.book import Book, Published, Receiver
 from mqttree.bench.scenarios.scenario import Parameters
 from mqttree.bench.scenarios.workload import ClientSpec
-from mqttree.bench.trace import Writer
+from mqttree.bench.trace import Writer, sample_offset
 
 STALL = 1.0
 """s; a QoS 0 publisher whose window is full and of whose messages none has arrived for so long
@@ -35,7 +35,7 @@ class Surroundings(Protocol):
     book: Book
     trace: Writer
     every: int
-    """Of so many messages of a publisher one is in the trace."""
+    """Of so many messages of the run one is in the trace."""
     epoll: select.epoll
     """Watches the clients' sockets."""
     connected: dict[int, Client]
@@ -317,6 +317,9 @@ class Publisher(Client):
         accepted."""
         super().__init__(crowd, spec, flow)
         self.published = published
+        self.offset = sample_offset(spec.number, crowd.every)
+        """Of its messages those are in the trace whose sequence number, with this added, is a
+        multiple of `crowd.every`."""
         head = spec.number.to_bytes(2, "big") + bytes(6)
         # A random string, as in the papers.
         filler = os.urandom(min(flow.payload - 8, 4096)).hex().encode()
@@ -356,7 +359,7 @@ class Publisher(Client):
             self._identifier = identifier
             self.flight[identifier] = sequence
             packet[self._id_at : self._id_at + 2] = identifier.to_bytes(2, "big")
-        if sequence % crowd.every == 0:
+        if (sequence + self.offset) % crowd.every == 0:
             spec, flow = self.spec, self.flow
             crowd.trace.published(
                 now,
@@ -411,7 +414,7 @@ class Publisher(Client):
                 return
             crowd = self.crowd
             crowd.book.accept(self.spec.number, sequence)
-            if sequence % crowd.every == 0:
+            if (sequence + self.offset) % crowd.every == 0:
                 crowd.trace.accepted(
                     now, self.spec.number, sequence, self.spec.name, self.spec.broker
                 )

@@ -122,10 +122,10 @@ class Crowd(Surroundings):
     ) -> None:
         """A message has come."""
         if self.book.deliver(receiver, number, sequence, now):
-            if sequence % self.every == 0:
+            publisher = self._by_number[number]
+            if (sequence + publisher.offset) % self.every == 0:
                 spec = client.spec
                 self.trace.delivered(now, number, sequence, spec.name, spec.broker, topic, *what)
-            publisher = self._by_number[number]
             if not publisher.flow.rate and not publisher.flow.qos:
                 self.more(publisher)
         else:

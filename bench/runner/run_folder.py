@@ -20,7 +20,7 @@ from typing import Any
 
 from mqttree.bench.lab.launcher import search_path
 
-SCHEMA = 3
+SCHEMA = 4
 """of run.json; rises when a figure changes its meaning: older runs are repeated, not averaged with
 newer ones."""
 COMPLETE, FAILED, NOT_AVAILABLE, INTERRUPTED, RUNNING = (

@@ -118,7 +118,7 @@ class Parameters:
         machine waits for it and for brokers, where that is allowed.
     settle: s between the last subscription and the first message.
     drain: s without progress until what is missing is given up.
-    every: one message in so many is traced.
+    every: one message of the run in so many is traced.
     redundancy, nonmember, core_interval, beacon_interval: of federators
         (`mqttree.bench.lab.federators.Plan`).
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mqttree.bench.tables.traffic import Network
 
 MESSAGES = ("published", "accepted", "delivered")
-MAX_EVERY = 1_000_000
 DAY = 86_400 * 1_000_000_000
 """ns; a longer delay is a clock that was not set."""
 
@@ -60,21 +59,14 @@ class Counts:
     repaired: Repairs
 
 
-def every(run: Run) -> int:
-    """Return of how many messages one is in a run's trace: its first flow's `every`, which is that
-    of all its clients."""
-    flows = (run.about.get("parameters") or {}).get("flows")
-    first = next(iter(flows.values()), None) if isinstance(flows, Mapping) else None
-    value = first.get("every") if isinstance(first, Mapping) else None
-    return value if isinstance(value, int) and 1 <= value <= MAX_EVERY else 1
-
-
 def sampled(runs: Sequence[Run]) -> list[tuple[int, int]]:
     """Return the numbers of those of the `runs` that have a part of their messages in the trace,
     with what counts are to be multiplied by; a remark says so."""
-    factors = [(number, every(run)) for number, run in enumerate(runs) if every(run) > 1]
+    factors = [(number, run.every) for number, run in enumerate(runs) if run.every > 1]
     for number, factor in factors:
         text = f"1 of {factor:,} messages is in the trace: counts are {factor:,} times what it has"
+        if runs[number].unfair:
+            text = f"more than 1 of {factor:,} messages is in the trace: counts are too high"
         runs[number].remarks.append(text)
     return factors
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 PLACE = re.compile(r"scenario=([^/]+)/run=([^/]+)/\.?([^/]+)-\d+\.parquet(\.part)?$")
 """Where a trace file is: scenario, run, process, and whether it is not complete."""
+BY_PUBLISHER = 3
+"""The last schema of run.json in whose runs `every` counted the messages of each publisher, not
+those of the run."""
+MAX_EVERY = 1_000_000
 ROLES = ("generator", "network", "observer")
 """What the names of the bench's processes begin with."""
 
@@ -55,6 +60,22 @@ class Run:
         if measured is None or not isinstance(since, int) or not isinstance(until, int):
             return measured
         return min(since, measured[0]), max(until, measured[1])
+
+    @property
+    def every(self) -> int:
+        """Of how many messages one is in the trace: its first flow's `every`, which is that of all
+        its clients."""
+        flows = (self.about.get("parameters") or {}).get("flows")
+        first = next(iter(flows.values()), None) if isinstance(flows, Mapping) else None
+        value = first.get("every") if isinstance(first, Mapping) else None
+        return value if isinstance(value, int) and 1 <= value <= MAX_EVERY else 1
+
+    @property
+    def unfair(self) -> bool:
+        """Whether its sample has too many messages, those of publishers that sent few: nothing
+        that is counted of it says what the run did."""
+        schema = self.about.get("schema")
+        return self.every > 1 and isinstance(schema, int) and schema <= BY_PUBLISHER
 
     def silence(self, role: str) -> str:
         """Return why nothing follows from what the processes of a role (of ROLES) did not note;

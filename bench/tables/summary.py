@@ -69,6 +69,8 @@ class Line:
     def status(self) -> str:
         """Whether the run counts, in a word: "complete", or what it was instead."""
         said = str(self.run.about.get("status", "unknown"))
+        if said == "complete" and self.run.unfair:
+            return "sampled by publisher"
         return "trace incomplete" if said in ("complete", "unknown") and self.run.broken else said
 
 

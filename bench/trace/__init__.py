@@ -5,7 +5,7 @@ another machine's clock is off, `repair` when a fault counts as repaired. `gener
 runs, `overhead` measures what tracing costs.
 """
 
-from mqttree.bench.trace.schema import KINDS, SCHEMA, VERSION
+from mqttree.bench.trace.schema import KINDS, SCHEMA, VERSION, sample_offset
 from mqttree.bench.trace.writer import TraceError, Writer
 
-__all__ = ["KINDS", "SCHEMA", "VERSION", "TraceError", "Writer"]
+__all__ = ["KINDS", "SCHEMA", "VERSION", "TraceError", "Writer", "sample_offset"]

@@ -77,6 +77,18 @@ KINDS: dict[str, tuple[str, ...]] = {
 DICTIONARY_COLUMNS = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
 
 
+_SPREAD = 0x9E37_79B9_7F4A_7C15  # 2**64 over the golden ratio: the most even of all rotations
+
+
+def sample_offset(publisher: int, every: int) -> int:
+    """Return what is added to the sequence numbers of a `publisher` (its number in the run): one
+    message in `every` is in the trace, those for which the sum is a multiple of it.
+
+    Without it each publisher's first message would be in it: where publishers send few, that is
+    more than one in `every` of the run's."""
+    return ((publisher * _SPREAD & (1 << 64) - 1) * every) >> 64
+
+
 def metadata(
     scenario: str, run: str, host: str, process: str, offset_ns: int
 ) -> dict[bytes, bytes]:

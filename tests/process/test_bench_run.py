@@ -20,6 +20,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
+import pyarrow.parquet as pq
+
 from mqttree.bench import cli
 from mqttree.bench.lab import owner
 from mqttree.bench.runner import one_run, run_folder
@@ -89,6 +91,24 @@ def test_two_processes_make_one_load_and_their_figures_are_one(tmp_path: Path) -
     assert names == {"generator-0", "generator-1", "observer"}
     roles = [each["name"] for each in run["processes"]]
     assert roles == ["generator-0", "generator-1", "observer"]
+
+
+def test_a_sample_of_a_run_stands_for_it_where_each_publisher_sends_little(tmp_path: Path) -> None:
+    file, out = tmp_path / "few.yaml", tmp_path / "out"
+    load = "publishers: 400, topics: 40, choice: random, every: 100"
+    file.write_text(SCENARIO.replace("publishers: 2", load).replace("20, seconds: SECONDS", "1"))
+    done = bench("run", str(file), "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    flow = only_run(out)["summary"]["flows"][""]
+    kinds = [
+        kind
+        for path in out.rglob("generator*.parquet")
+        for kind in pq.ParquetFile(path).read(["kind"])["kind"].to_pylist()
+    ]
+    for kind in ("published", "accepted", "delivered"):
+        counted = flow[kind]
+        # Three standard errors of a sample of one in a hundred.
+        assert abs(kinds.count(kind) * 100 - counted) <= 3 * (100 * counted) ** 0.5, kind
 
 
 @pytest.fixture

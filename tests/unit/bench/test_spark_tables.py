@@ -564,6 +564,10 @@ def test_a_trace_with_a_part_of_the_messages_stands_for_all(made: Any) -> None:
     check(row, published_per_s=120 / 15, delivered_per_s=110 / 15)
     check(row, delay_mean_ms=10, accept_mean_ms=2)
     assert "1 of 10 messages is in the trace: counts are 10 times what it has" in row["remarks"]
+    old = of(made, "by-publisher")
+    assert old["status"] == "sampled by publisher", "it is in no average"
+    assert "more than 1 of 10 messages is in the trace: counts are too high" in old["remarks"]
+    assert any("sampled by publisher" in (each["why"] or "") for each in made[2].cases)
 
 
 def test_what_two_generators_noted_is_counted_once(made: Any) -> None:

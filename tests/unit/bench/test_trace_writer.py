@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from mqttree.bench.spark import events
 from mqttree.bench.spark.source import SourceError, read
-from mqttree.bench.trace import KINDS, SCHEMA, TraceError, Writer, clock
+from mqttree.bench.trace import KINDS, SCHEMA, TraceError, Writer, clock, sample_offset
 from tests.kit.effort import examples
 
 NAMES = {"run": "r", "scenario": "s", "process": "p"}
@@ -90,6 +90,22 @@ def test_all_rows_that_were_noted_are_in_the_files(
         assert sorted(got) == sorted(wanted)
     (end,) = [row for row in found if row["kind"] == "ended"]
     assert end["count"] == len(found) == writer.rows
+
+
+@pytest.mark.parametrize("every", [2, 10, 100, 1000])
+@pytest.mark.parametrize("least", [0, 2])
+def test_a_sample_is_of_the_run_however_little_each_publisher_sends(every: int, least: int) -> None:
+    sent = [least + publisher * 7 % (11 - least) for publisher in range(3000)]  # to 10 each
+    traced = sum(
+        (sequence + sample_offset(publisher, every)) % every == 0
+        for publisher, count in enumerate(sent)
+        for sequence in range(count)
+    )
+    error = (every * sum(sent)) ** 0.5
+    assert abs(traced * every - sum(sent)) <= 2 * error
+    # One publisher alone has exactly its share.
+    alone = [(sequence + sample_offset(7, every)) % every for sequence in range(5 * every)]
+    assert alone.count(0) == 5
 
 
 def test_arrivals_of_one_time_keep_their_order(tmp_path: Path) -> None:

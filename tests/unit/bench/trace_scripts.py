@@ -388,7 +388,16 @@ def of_clocks_and_loads() -> list[Script]:
     return [
         on_two_clocks("measured", (EPOCH + 10 * S, EPOCH + 10 * S), host="h0"),
         on_two_clocks("unset", (0, EPOCH), host="h0"),
-        told("sampled", 1, scenario="sampled", parameters={"flows": {"": {"every": 10}}}),
+        *(
+            told(
+                name,
+                number,
+                scenario="sampled",
+                parameters={"flows": {"": {"every": 10}}},
+                schema=schema,
+            )
+            for number, (name, schema) in enumerate((("sampled", 4), ("by-publisher", 3)), 1)
+        ),
         ramps(),
         late("late"),
         late("old"),
