@@ -26,7 +26,7 @@ _MARKS = {HOLDS: "met", FAILS: "no", UNSURE: "unsure", UNTESTED: "unsure", ABSEN
 _MANY = {
     HOLDS: "hold",
     FAILS: "do not",
-    UNSURE: "undecided",
+    UNSURE: "not decided",
     UNTESTED: "cannot be tested here",
     ABSENT: "not measured",
 }
@@ -54,8 +54,9 @@ def summary(found: Sequence[Judgement], results: Results) -> str:
     counts = Counter(each.verdict for each in found)
     lines = [
         f"Of <b>{len(found)} statements</b> of the papers, <b>{counts[HOLDS]} hold</b> here, "
-        f"{counts[FAILS]} do not, {counts[UNSURE]} are undecided, {counts[UNTESTED]} cannot be "
-        f"tested here, and {counts[ABSENT]} were not measured in these runs."
+        f"{counts[FAILS]} do not, {counts[UNSURE]} are not decided (a cell of one run decides "
+        f"nothing), {counts[UNTESTED]} cannot be tested here, and {counts[ABSENT]} were not "
+        "measured in these runs."
     ]
     for paper in dict.fromkeys(each.statement.paper for each in found):
         own = Counter(each.verdict for each in found if each.statement.paper == paper)
@@ -77,8 +78,9 @@ def summary(found: Sequence[Judgement], results: Results) -> str:
     )
     lines.append(_promises(results))
     lines.append(
-        "The papers are compared with their own routing: mqttree-flood, mqttree-srt and "
-        "mqttree-ort do what is published. mqttree-interest and mqttree-topic are ours."
+        "The papers are compared with their own routing: mqttree-srt and mqttree-ort do what is "
+        "published; mqttree-flood has MQTT-ST's tree, but no QoS 2 on each hop. mqttree-interest "
+        "and mqttree-topic are ours."
     )
     items = "".join(f"<li>{line}</li>" for line in lines if line)
     return f'<h2 id="summary">Summary</h2><ul class="summary">{items}</ul>'
@@ -155,7 +157,7 @@ def _findings(found: Sequence[Finding]) -> str:
         )
         what = f"{check.measure}, {check.how} to {against}" if against else check.measure
         value = escape(each.why) if each.value is None else bounded(each.value, each.half)
-        told = {True: "yes", False: "no", None: "-"}[each.holds]
+        told = {True: "yes", False: "no", None: "one run" if each.n == 1 else "-"}[each.holds]
         words = (f"{each.case.scenario}: {cell}", what, check.bounds)
         lines.append((*map(escape, words), value, str(each.n), told))
     return rows(("cell", "measure", "has to be", "is", "runs", "came out"), lines)

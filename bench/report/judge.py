@@ -13,7 +13,7 @@ from mqttree.bench.tables.means import mean
 
 HOLDS = "holds"
 FAILS = "does not hold"
-UNSURE = "undecided"
+UNSURE = "not decided"
 UNTESTED = "cannot be tested here"
 ABSENT = "not measured"
 VERDICTS = (HOLDS, FAILS, UNSURE, UNTESTED, ABSENT)
@@ -30,10 +30,11 @@ class Check:
     where: factors of the cells that are asked.
     against: factors of the cells that each is compared with, where they differ from it: their mean.
         Nothing: the measure itself counts.
-    how: ratio (measure / mean of the others), difference, or growth: of two others, how often the
-        step from the first to the second goes into the step from the first to this one.
-    least, most: bounds of what has to come out. near: a number of the paper instead, which holds
-        where ours differs from it by CLOSE at most.
+    how: ratio (measure / mean of the others), increase (ratio - 1), difference, or growth: of two
+        others, how often the step from the first to the second goes into the step from the first
+        to this one.
+    least, most: bounds of what has to come out, which some outcome breaks. near: a number of the
+        paper instead, which holds where ours differs from it by CLOSE at most.
     flow: the class of traffic; alone: the others are runs of that class alone, which has no figures
         of its own there.
     """
@@ -96,12 +97,11 @@ class Finding:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the value is within the bounds; None where there is none, or its interval has a
-        bound in it."""
-        if self.value is None:
+        """Whether the value is within the bounds; None where there is none, or of one run only, or
+        its interval has a bound in it."""
+        if self.value is None or self.half is None:
             return None
-        half = self.half or 0.0
-        low, high = self.value - half, self.value + half
+        low, high = self.value - self.half, self.value + self.half
         least, most = self.check.low, self.check.high
         if (least is None or low >= least) and (most is None or high <= most):
             return True
@@ -143,18 +143,18 @@ class Judgement:
         if not known:
             reasons = dict.fromkeys(each.why for each in self.findings if each.why)
             return "; ".join(reasons) or "no run is about it"
+        alone = sum(each.half is None for each in known)
         words = []
         for count, what in (
             (told.count(True), "it came out"),
             (told.count(False), "it did not"),
-            (told.count(None), "the interval has a bound in it"),
+            (told.count(None) - alone, "the interval has a bound in it"),
+            (alone, "there is one run"),
         ):
             if count:
                 words.append(f"{what} in {count} of {len(told)} cells")
         if limited := sum(each.limited for each in self.findings):
             words.append(f"the generator limited {limited} more")
-        if all(each.n == 1 for each in known):
-            words.append("a single run of each")
         return ", ".join(words)
 
 
@@ -228,4 +228,6 @@ def _compared(how: str, own: float | None, theirs: Sequence[float | None]) -> fl
     middle = sum(known) / len(known)
     if how == "difference":
         return own - middle
-    return own / middle if middle else None
+    if not middle:
+        return None
+    return own / middle - (how == "increase")

@@ -169,6 +169,11 @@ def _machine(results: Results) -> str:
     return f'<h2>Where and when</h2><div class="box"><table>{body}</table></div>'
 
 
+def _class(verdict: str) -> str:
+    """Return how the verdict on a target of ours is drawn."""
+    return {"met": "met", "not met": "no"}.get(verdict, "unsure")
+
+
 def _papers(results: Results) -> str:
     found = papers.compare(results.cases)
     if not found:
@@ -178,11 +183,7 @@ def _papers(results: Results) -> str:
     for each in found:
         ours = _found(each)
         wanted = "" if each.claim.wanted is None else f"at most {each.claim.wanted:g}"
-        mark = (
-            f'<span class="{"met" if each.verdict == "met" else "no"}">{each.verdict}</span>'
-            if each.verdict
-            else ""
-        )
+        mark = f'<span class="{_class(each.verdict)}">{each.verdict}</span>' if each.verdict else ""
         cell = f"{each.case.scenario}: {_cell(each.case)}"
         why = f'<div class="why">{escape(each.why)}</div>' if each.why else ""
         value = "" if each.claim.value is None else f"{each.claim.value:g}"

@@ -149,12 +149,14 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Whether it is what was wanted, and by how many runs where some have no figure; empty when
-        nothing was wanted."""
+        nothing was wanted. One run decides nothing, but that what is wanted of each is not met."""
         if self.claim.wanted is None or self.ours is None:
             return ""
         found = self.most if self.claim.each and self.most is not None else self.ours
-        if found > self.claim.wanted:
+        if found > self.claim.wanted and (self.claim.each or self.n > 1):
             return "not met"
+        if self.n == 1:
+            return "not decided: one run"
         if self.unknown:
             return "not known"
         return "met" if self.n >= self.runs else f"met by {self.n} of {self.runs}"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqttree.bench.report.plot import short
+from mqttree.broker.config.options import PAPER_TIMERS
+from mqttree.discovery.effects import DISCOVERY_TIME
+from mqttree.stp.config import HELLO_S, MAX_AGE_S
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ MODES = (
     ),
     ("mqttree-ort", "Overlays' topic overlays (t-ORT) as published, roots elected by capacity"),
     ("mqttree-ort-balance", "the same, roots elected by root balance"),
-    ("-paper", "the same kind with the papers' timers (keep-alive 10 s)"),
+    ("-paper", f"the same kind with the papers' timers (keep-alive {PAPER_TIMERS['hello']:g} s)"),
     ("mqttree-interest", "ours: the spanning tree, only towards brokers with subscribers"),
     (
         "mqttree-topic",
@@ -74,7 +77,11 @@ SHOWN: Mapping[str, Shown] = {
         "The paper draws bytes over time, a line for each of three brokers (the root red), with "
         "the start, a broker's failure and return, and one publication marked.",
         (
-            ("keep-alive, s", "10", "1; 10 with mqttree-flood-paper"),
+            (
+                "keep-alive, s",
+                "10",
+                f"{HELLO_S:g}; {PAPER_TIMERS['hello']:g} with mqttree-flood-paper",
+            ),
             ("network", "one machine", "links of 10 Mbit/s and 10 ms"),
         ),
     ),
@@ -123,11 +130,19 @@ SHOWN: Mapping[str, Shown] = {
         "from a broker's disconnection to a new one. These are our timers; a killed process's "
         "connections are reset, so that its neighbours notice at once. After silence they wait "
         "for the timeout, which is the paper's case.",
-        (_CORES, ("timers Td, To", "not published", "0.3 s, 2 s")),
+        (_CORES, ("timers Td, To", "not published", f"{DISCOVERY_TIME:g} s, {MAX_AGE_S:g} s")),
     ),
     "overlays-timers": Shown(
         "The same with timers as long as the paper's: a broker falls silent for 70 s.",
-        (_CORES, ("timers Td, To", "not published", "9.5 s, 39.6 s: what makes up its times")),
+        (
+            _CORES,
+            (
+                "timers Td, To",
+                "not published",
+                f"{PAPER_TIMERS['discovery_time']:g} s, {PAPER_TIMERS['link_timeout']:g} s: what "
+                "makes up its times",
+            ),
+        ),
     ),
     "hetero": Shown(
         "Fig. 2 to 4 have, by the broker's share of a core, the throughput of each class of "
