@@ -188,7 +188,7 @@ def test_a_sessions_queue_is_counted_with_its_overhead() -> None:
 def test_the_default_limit_is_a_share_of_the_machines_memory(tmp_path: Path) -> None:
     machine = default_memory_limit(tmp_path / "no such file")
     assert machine > 0
-    for text, limit in (("max\n", machine), ("1000000\n", 600_000), ("", machine)):
+    for text, limit in (("max\n", machine), ("1000000\n", 500_000), ("", machine)):
         (tmp_path / "memory.max").write_text(text)
         assert default_memory_limit(tmp_path / "memory.max") == limit
     assert files_for_clients() > 0
