@@ -104,7 +104,7 @@ def _risen(rows: DataFrame) -> DataFrame:
     rows = rows.withColumn("packets", rises("count", series)).withColumn(
         "bytes", rises("size", series)
     )
-    rows = rows.withColumn("inside", sf.when(whole, sf.col("bytes")).otherwise(0))
+    rows = rows.withColumn("inside", sf.when(whole, sf.col("bytes")))
     by_second = ("no", "second", "class", "how")
     of = (
         sf.when(sf.grouping("target") == 0, "link")

@@ -183,10 +183,12 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
 
 
 def _traffic(whole: dict[int, Line], links: Iterable[Link]) -> None:
-    known: dict[int, dict[tuple[str, str | None], int]] = defaultdict(lambda: defaultdict(int))
+    known: dict[int, dict[tuple[str, str | None], int | None]] = defaultdict(dict)
     run: dict[tuple[int, str], int] = defaultdict(int)
     for row in links:
-        known[row.no][row.how, row.kind] += row.measured or 0
+        mine, key = known[row.no], (row.how, row.kind)
+        before = mine.get(key)
+        mine[key] = row.measured if before is None else before + (row.measured or 0)
         if row.kind == "control":
             run[row.no, row.how] += row.bytes or 0
     for number, line in whole.items():
@@ -210,6 +212,8 @@ def _traffic(whole: dict[int, Line], links: Iterable[Link]) -> None:
         line.put("control_bytes_run", run.get((number, how), 0) if how else None, why, by)
         for kind in ("control", "data"):
             found = mine.get((how, kind), 0) if how else None
+            if how and found is None:
+                why = "links were not counted twice in the measured time"
             line.put(f"{kind}_bytes", found, why, by)
             line.put(
                 f"{kind}_bytes_per_s",

@@ -21,7 +21,8 @@ class Link(NamedTuple):
     kind: control, data, wire (IP, all together).
     how: link (counted on the wire), tap (packet by packet), broker (its own counters, all its links
         together, target None).
-    measured: of the bytes those in the measured time, from its first sample to its last one.
+    measured: of the bytes those in the measured time, from its first sample to its last one; None
+        without two of them.
     """
 
     no: int

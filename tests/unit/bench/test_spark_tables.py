@@ -546,6 +546,14 @@ def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: P
         live.watch(spark, str(made[0] / "missing"), 1, lines(out))
 
 
+def test_links_that_were_counted_once_carried_nobody_knows_what(made: Any) -> None:
+    row = of(made, "once")
+    assert row["control_bytes"] is row["data_bytes"] is row["data_bytes_per_s"] is None
+    assert row["control_bytes_run"] == 300
+    whys = [each["why"] for each in made[2].cases if each["scenario"] == "once"]
+    assert any("links were not counted twice in the measured time" in (why or "") for why in whys)
+
+
 def test_the_measured_time_is_on_the_scale_of_measured_clocks(made: Any) -> None:
     row = of(made, "measured")
     assert (row["published"], row["delivered"], row["lost"]) == (12, 11, 1)
