@@ -150,13 +150,9 @@ class RetainedSync:
         if stopped is not None and sender.stamp <= self.clock.at(stopped):
             # It waited in a socket, perhaps since before this broker stood still.
             sent = min(sent, stopped)
-        elif conn is None:
-            return self.clock.at(sent, max(above, sender.stamp))
         if sent >= now:
             return self.clock.tick(now, above)
-        begin = self.clock.at(sent, sender.stamp)
-        # Behind what was sent with it, but not behind what was written since.
-        return above + 1 if begin <= above < begin + (1 << LOGICAL) else begin
+        return self.clock.at(sent, max(above, sender.stamp))
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""

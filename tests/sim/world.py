@@ -338,7 +338,9 @@ class Host:
             return
         world = self.world
         self.boot = max(self.boot + 1, 1 + int(world.now))  # seconds, as of a real broker
-        settings = {"discovery": "off", "routing": "flood"} | self.config
+        # Clients of stories open as many exchanges as they like.
+        settings = {"discovery": "off", "routing": "flood", "receive_maximum": 65_535}
+        settings |= self.config
         boot = settings.pop("boot", self.boot)
         config = NodeConfig(
             id=self.id,
