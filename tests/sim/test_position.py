@@ -171,7 +171,9 @@ def test_a_subscription_start_holds_though_its_origin_does_not_answer(
     route = UnicastBus._route
     lost = {FEED_ANSWER, FEED_PIECE}
     monkeypatch.setattr(
-        UnicastBus, "_route", lambda self, message: message[17] not in lost and route(self, message)
+        UnicastBus,
+        "_route",
+        lambda self, message, **how: message[17] not in lost and route(self, message, **how),
     )
     row.world.heal()
     row.run(PATIENCE_S + 5.0)

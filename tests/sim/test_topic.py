@@ -193,7 +193,7 @@ def test_a_broker_of_another_strategy_may_come_and_go(
             told.append((body, broker))
         send_over(self, link, broker, kind, body)
 
-    def to(self: UnicastBus, broker: bytes, kind: int, body: bytes) -> bool:
+    def to(self: UnicastBus, broker: bytes, kind: int, body: bytes, **how: bool) -> bool:
         if kind == BREAK:
             told.append((b"", broker))
         return send(self, broker, kind, body)

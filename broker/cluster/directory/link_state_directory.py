@@ -162,11 +162,12 @@ class LinkStateDirectory:
         """Whether entries were posted that can be sent to neighbours now."""
         return self._posted and now >= self._tell_at and not self._settling
 
-    def settle_again(self) -> None:
-        """Have `settle` dispatch its events at once, though no entry has changed: a message to one
-        broker has been queued."""
+    def settle_again(self, *, at_once: bool) -> None:
+        """Have `settle` dispatch its events, though no entry has changed: a message to one broker
+        has been queued. `at_once`: it does not wait for the next PINGREQ."""
         self._changed = True
-        self._alarm.hurry(self._node.now)
+        if at_once:
+            self._alarm.hurry(self._node.now)
 
     # ---------------------------------------------------------------- links
 

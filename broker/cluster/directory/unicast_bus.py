@@ -100,10 +100,11 @@ class UnicastBus:
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
 
-    def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
-        """Send `body` as a message of this `kind` to the broker `broker_id`. Returns False if no
-        path to it is known."""
-        return self._route(broker_id + self._directory.own_id + bytes((0, kind)) + body)
+    def send(self, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = True) -> bool:
+        """Send `body` as a message of this `kind` to the broker `broker_id`: `at_once`, or with the
+        next PINGREQ. Returns False if no path to it is known."""
+        message = broker_id + self._directory.own_id + bytes((0, kind)) + body
+        return self._route(message, at_once=at_once)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
         """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is
@@ -129,7 +130,7 @@ class UnicastBus:
                     "warning", text, cause="garbage from a broker", peer=link.conn.peer
                 )
 
-    def _route(self, message: bytes) -> bool:
+    def _route(self, message: bytes, *, at_once: bool = True) -> bool:
         kind = message[17]
         hops = self.strategy
         link = hops.live_hop(message) if kind & LIVE else self._directory.link_to(message[:8])
@@ -151,7 +152,7 @@ class UnicastBus:
             link.send_behind(ROUTED, message)
         else:
             link.add_record(ROUTED, message)
-            self._directory.settle_again()
+            self._directory.settle_again(at_once=at_once)
         return True
 
     def _has_room(self, link: Link, message: bytes) -> bool:

@@ -296,7 +296,7 @@ def test_packets_with_more_filters_than_a_turn_can_decode() -> None:
         client = world.connect("c")
         client.send(packet)
         assert client.closed
-        assert client.last_reason() == 0x95
+        assert client.last_reason() == 0x97
     assert set(subscribe(world.connect("c"), filters[:10_000])) == {0}
 
 

@@ -62,7 +62,9 @@ def said(world: World, monkeypatch: pytest.MonkeyPatch) -> Said:
     needs_python("replaces methods")
     found = Said(world)
 
-    def send(self: UnicastBus, broker_id: bytes, kind: int, body: bytes) -> bool:
+    def send(
+        self: UnicastBus, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = True
+    ) -> bool:
         if kind == HOLD:
             found.found.append((broker_id, world.now, decode_hold(body)[1]))
         return True

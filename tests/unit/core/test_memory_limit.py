@@ -250,7 +250,7 @@ def left_by(world: World, what: str, number: int) -> int | None:
 )
 def test_all_that_clients_leave_here_is_counted_and_has_an_end(what: str) -> None:
     limit = 8 * MIB
-    world = World(memory_limit=limit)
+    world = World(memory_limit=limit, receive_maximum=65_535)
     codes = []
     tracemalloc.start()
     try:

@@ -622,7 +622,7 @@ def test_all_messages_of_a_broker_are_given_back_in_order(operation: int) -> Non
     count = 8 * STEP
     world, (one, other) = cluster()
     post(world, 101, 1)
-    publisher = world.connect("p")
+    publisher = world.connect("p", 4)  # keeps to no Receive Maximum
     for number in range(count):
         publisher.publish("t", b"|%d" % number, qos=2, packet_id=number + 1)
     one.send(reported(CLAIM, world.node.cluster.forwarder.key, range(1, count + 1)))
