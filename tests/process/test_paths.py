@@ -127,7 +127,7 @@ def test_bad_arguments_are_refused(
     with pytest.raises(SystemExit) as left:
         paths.main(arguments)
     assert left.value.code == 2
-    assert "error" in capsys.readouterr().err.splitlines()[-1]
+    assert "mqttree: " in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_path_opens_with_a_subscription_and_closes_without() -> None:
