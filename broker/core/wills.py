@@ -13,6 +13,7 @@ from mqttree.broker.wire.strings import is_own, shorten
 if TYPE_CHECKING:
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.session import Session
+    from mqttree.broker.wire.packets import Will
 
 
 class WillsBroker(CoreBroker, Protocol):
@@ -35,8 +36,7 @@ class Wills:
         will = session.will
         if will is None:
             return
-        delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-        if delay and session.expiry:
+        if session.expiry and _delay(will):
             self.wait(session, self._broker.now)
         else:
             self.send(session)
@@ -52,8 +52,7 @@ class Wills:
             self.send(session)
 
         assert session.will is not None
-        delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-        when = since + min(delay, session.expiry)
+        when = since + min(_delay(session.will), session.expiry)
         session.will_timer = self._broker.timers.schedule(when, over)
 
     def send(self, session: Session) -> None:
@@ -77,3 +76,9 @@ class Wills:
             return
         broker.counters.wills += 1
         broker.publisher.publish(message_of(will, broker.now, session), None)
+
+
+def _delay(will: Will) -> int:
+    """Return the Will Delay Interval of a will (s)."""
+    delay: int = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
+    return delay

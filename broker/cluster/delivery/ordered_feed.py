@@ -60,11 +60,11 @@ class HeldBatch:
 
     def read(self) -> list[HeldMessage]:
         """Return its messages. The first one counts the bytes of all."""
-        choice = self.entry.choice
-        held = [HeldMessage(number, message, choice) for number, message in self.entry.messages()]
-        for other in held:
-            other.size = 0
-        held[0].size = self.size
+        choice, size = self.entry.choice, self.size
+        held: list[HeldMessage] = []
+        for number, message in self.entry.messages():
+            held.append(HeldMessage(number, message, choice, size=size))
+            size = 0
         return held
 
 
@@ -80,14 +80,15 @@ class HeldMessage:
         choice: ReceiverAssignment | None,
         *,
         late: bool = False,
+        size: int | None = None,
     ) -> None:
         """`sequence`: the number of the `message`; `choice`: its receiver assignment; `late`: newer
-        messages have been delivered."""
+        messages have been delivered; `size`: bytes that it counts, None: its own."""
         self.sequence = self.last = sequence
         self.message = message
         self.choice = choice
         self.late = late
-        self.size = size_of(message) + costs.HELD_MEMORY
+        self.size = size_of(message) + costs.HELD_MEMORY if size is None else size
 
 
 class Question:

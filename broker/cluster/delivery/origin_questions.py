@@ -109,7 +109,7 @@ class OriginQuestions:
         ]
         body.append(self._starts.question(feed.key, self._number, now))
         body.append(encode_pairs(question.asked))
-        self._bus.send(feed.broker_id, FEED_ASK, b"".join(body))
+        self._bus.send(feed.broker_id, FEED_ASK, b"".join(body), at_once=True)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         """Take a part of an answer (FEED_ANSWER)."""

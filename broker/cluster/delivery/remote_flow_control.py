@@ -254,7 +254,7 @@ class RemoteFlowControl:
         if not self._database.reaches(origin):
             return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
-        self._bus.send(origin, HOLD, encode_hold(life, wanted))
+        self._bus.send(origin, HOLD, encode_hold(life, wanted), at_once=True)
         self._counters.pause_requests_sent += request.holding
 
     def _arm(self) -> None:

@@ -183,7 +183,7 @@ class TailOffers:
         if not lacks:
             del self._asked[sender, key]
             self._forget(sender, key)
-        self._bus.send(sender, TAIL_LACK, encode_ranges(key, lacks))
+        self._bus.send(sender, TAIL_LACK, encode_ranges(key, lacks), at_once=True)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         if len(body) < HEAD:

@@ -100,7 +100,7 @@ class UnicastBus:
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
 
-    def send(self, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = True) -> bool:
+    def send(self, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = False) -> bool:
         """Send `body` as a message of this `kind` to the broker `broker_id`: `at_once`, or with the
         next PINGREQ. Returns False if no path to it is known."""
         message = broker_id + self._directory.own_id + bytes((0, kind)) + body
@@ -130,7 +130,7 @@ class UnicastBus:
                     "warning", text, cause="garbage from a broker", peer=link.conn.peer
                 )
 
-    def _route(self, message: bytes, *, at_once: bool = True) -> bool:
+    def _route(self, message: bytes, *, at_once: bool = False) -> bool:
         kind = message[17]
         hops = self.strategy
         link = hops.live_hop(message) if kind & LIVE else self._directory.link_to(message[:8])

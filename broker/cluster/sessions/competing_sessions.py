@@ -77,18 +77,17 @@ class CompetingSessions:
         if session is None or not session.stamp or client_id in self._taken:
             return
         newer = (entry.stamp, broker_id) > (session.stamp, self._own)
-        if newer and entry.owner == digest(session.owner):
+        same_user = entry.owner == digest(session.owner)
+        if newer and same_user:
             session.successor = max(session.successor, entry.stamp)
-        if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
+        if newer and not read and session.conn is not None and same_user:
             leave = self._predecessors.leave
             leave(
                 client_id,
                 lambda now: self.compare(broker_id, client_id, entry, read=True),
                 self._node.now,
             )
-        elif entry.owner != digest(
-            session.owner
-        ):  # two users at once, at brokers that had not heard of each other
+        elif not same_user:  # two users at once, at brokers that had not heard of each other
             if (entry.created, broker_id) < (session.created, self._own):
                 self._lose(session, resumed=False)
         elif not newer:

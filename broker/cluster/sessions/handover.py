@@ -269,11 +269,12 @@ class Handover:
     def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
         session = self._node.sessions.get(asked.client_id)
         state = self._state(asked.client_id)
-        if session is not None and self._is_newer(asked, session):
+        newer = session is not None and self._is_newer(asked, session)
+        if session is not None and newer:
             session.successor = max(session.successor, asked.stamp)
         if session is None or state in (State.NONE, State.GIVEN):
             given = self._absent_input(asked)
-        elif not read and session.conn is not None and self._is_newer(asked, session):
+        elif not read and session.conn is not None and newer:
             given = Input.CONNECTED
         else:
             export = self._exports.get(asked.client_id)

@@ -286,8 +286,7 @@ class Takeover:
             )
             if request == REST:
                 body += encode_vector(pending.need)
-            # At once, sessions that move while a message is owed to them get it twice.
-            self._bus.send(pending.holder, SESSION_REQUEST, body, at_once=False)
+            self._bus.send(pending.holder, SESSION_REQUEST, body)
 
     def _check(self, pending: PendingTakeover, now: float) -> None:
         """Ask again for parts that were lost, until the holder has been silent for too long."""

@@ -439,7 +439,8 @@ class Catchup:
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._bus.send(broker_id, GROUP_ASK, encode_time(now) + b"".join(asked))
+                    body = encode_time(now) + b"".join(asked)
+                    self._bus.send(broker_id, GROUP_ASK, body, at_once=True)
                 more = more or asking.due(now)
             # Otherwise it was cut off before it could answer: it is asked once more when it is
             # back, and gets the same messages.

@@ -147,7 +147,7 @@ class Asking:
             watch=lambda *_: None,
             receive=lambda *_, **__: None,
             receive_over=lambda *_, **__: None,
-            send=lambda broker_id, kind, body: self.sent(body),
+            send=lambda broker_id, kind, body, **how: self.sent(body),
         )
         self.origins = Origins(Identity(b"o" * 8, 1, ("", 0)), 0.0, most_gaps=Limits().max_gaps)
         self.origins.vector[self.key] = self.window
@@ -465,7 +465,9 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
         listings, "link_to", lambda broker_id: links.get(ways[-1] or b""), raising=False
     )
     monkeypatch.setattr(
-        listings, "send", lambda broker_id, kind, body: sent.append((ways[-1] or b"", broker_id))
+        listings,
+        "send",
+        lambda broker_id, kind, body, **how: sent.append((ways[-1] or b"", broker_id)),
     )
     monkeypatch.setattr(
         listings,

@@ -93,7 +93,9 @@ def test_a_piece_of_several_parts_arrives_whole(monkeypatch: pytest.MonkeyPatch)
     sent = Message(b"large", bytes(3 * PART), 1, False, b"", None, None)
     entry = entry_of(KEY, 3, sent, now)
     parts: list[bytes] = []
-    monkeypatch.setattr(UnicastBus, "send", lambda _, receiver, kind, body: parts.append(body))
+    monkeypatch.setattr(
+        UnicastBus, "send", lambda _, receiver, kind, body, **how: parts.append(body)
+    )
     sender.cluster.tail_offers._send(FAR, KEY, [(1, 5)], [entry], 5)
     assert len(parts) == 4
 
