@@ -43,6 +43,13 @@ def bench(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
+def run_file(file: Path, out: Path) -> str:
+    """Run a file of scenarios; returns what that says."""
+    done = bench("run", str(file), "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def only_run(out: Path) -> dict[str, Any]:
     (path,) = out.rglob("run.json")
     found: dict[str, Any] = json.loads(path.read_text())
@@ -54,9 +61,8 @@ def test_a_run_is_complete_and_resuming_does_not_repeat_it(
 ) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "0.5"))
-    done = bench("run", str(file), "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| mqttree-flood |" in done.stdout and " ok" in done.stdout
+    said = run_file(file, out)
+    assert "| mqttree-flood |" in said and " ok" in said
     run = only_run(out)
     assert (
         run["status"] == run_folder.COMPLETE and run["failures"] == [] and run["lab"] == "loopback"
@@ -79,8 +85,7 @@ def test_two_processes_make_one_load_and_their_figures_are_one(tmp_path: Path) -
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     load = "topics: 2, generators: 2, ramp: 0.1, seconds: SECONDS"
     file.write_text(SCENARIO.replace("seconds: SECONDS", load).replace("SECONDS", "0.5"))
-    done = bench("run", str(file), "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_file(file, out)
     run = only_run(out)
     flow = run["summary"]["flows"][""]
     assert flow["lost"] == flow["duplicates"] == 0
@@ -97,8 +102,7 @@ def test_a_sample_of_a_run_stands_for_it_where_each_publisher_sends_little(tmp_p
     file, out = tmp_path / "few.yaml", tmp_path / "out"
     load = "publishers: 400, topics: 40, choice: random, every: 100"
     file.write_text(SCENARIO.replace("publishers: 2", load).replace("20, seconds: SECONDS", "1"))
-    done = bench("run", str(file), "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_file(file, out)
     flow = only_run(out)["summary"]["flows"][""]
     kinds = [
         kind
