@@ -241,7 +241,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "waits for a known origin for one second": (knows_no_member, seeds(1106, story="join")),
     "forgets quiet origins": (forgets_quiet_origins, raises(quiet)),
     "takes retained messages of the tail for new": (brings_old_retained_messages, seeds(2282)),
-    "takes a twin for another session": (takes_twins_for_others, seeds(1228, story="merge")),
+    "takes a twin for another session": (takes_twins_for_others, seeds(1871, story="merge")),
     "counts an hour from the first absence": (
         counts_from_the_first_absence,
         raises(test_outages.test_an_hour_counts_from_when_a_broker_was_there_last),
