@@ -11,7 +11,7 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.tls import describe_error
-from mqttree.broker.leg.backoff import CLOSED
+from mqttree.broker.leg.backoff import CLOSED, RESET
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
@@ -76,7 +76,10 @@ class ForeignProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the leg that it has ended."""
-        self._lost(self, CLOSED if exc is None else describe_error(exc))
+        if isinstance(exc, ConnectionResetError | BrokenPipeError):
+            self._lost(self, RESET)
+        else:
+            self._lost(self, CLOSED if exc is None else describe_error(exc))
 
     def pause_writing(self) -> None:
         """Have this broker send no more."""

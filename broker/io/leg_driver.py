@@ -30,7 +30,7 @@ from mqttree.broker.leg.effects import (
     RetainHere,
     ToForeign,
     ToHere,
-    TryHome,
+    TryAddress,
 )
 from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_settings import LegSettings
@@ -76,7 +76,7 @@ class LegDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_at = 0.0  # s
         self._dialling: asyncio.Task[None] | None = None
-        self._homing: asyncio.Task[None] | None = None
+        self._trying: asyncio.Task[None] | None = None
         self._reads = True
         self._full = False  # the foreign broker takes no more for now
         self._budget: Budget | None = None
@@ -109,7 +109,7 @@ class LegDriver:
         """End the leg: say goodbye to the foreign broker; both sessions stay."""
         self.leg.stop(self.driver.time())
         self.act()
-        for task in (self._dialling, self._homing, self._sync_dialling):
+        for task in (self._dialling, self._trying, self._sync_dialling):
             if task is not None:
                 task.cancel()
         if self._slowed is not None:
@@ -199,8 +199,8 @@ class LegDriver:
                     self._dialling.cancel()
                 self._place = place
                 self._dialling = self.driver.loop.create_task(self._dial(place))
-            case TryHome():
-                self._homing = self.driver.loop.create_task(self._try_home())
+            case TryAddress(place):
+                self._trying = self.driver.loop.create_task(self._try(place))
             case Prepare():
                 self._prepare(effect)
             case Enter():
@@ -276,16 +276,20 @@ class LegDriver:
         )
         await asyncio.wait_for(dialling, PATIENCE / 2)
 
-    async def _try_home(self) -> None:
-        url = self._model.url
+    async def _try(self, place: int) -> None:
+        url = self._model.urls[place]
         with contextlib.suppress(OSError, TimeoutError, OverflowError):
             dialling = self.driver.loop.create_connection(asyncio.Protocol, url.host, url.port)
             transport, _ = await asyncio.wait_for(dialling, PATIENCE / 2)
             transport.close()
-            self.leg.on_home_answer(self.driver.time())
-            self.act()
+            self.on_tried(place)
 
     # ---------------------------------------------------------------- what happens
+
+    def on_tried(self, place: int) -> None:
+        """Note that an address (`place`) answers."""
+        self.leg.on_answer(place, self.driver.time())
+        self.act()
 
     def on_dialled(self, protocol: ForeignProtocol) -> None:
         """Take the connection to the foreign broker, which stands."""

@@ -15,8 +15,8 @@ happens to packets between the sides. All of it is pure.
   name of the leg).
 * Messages: `relay` passes PUBLISH and its acknowledgements on; `crossing` renames topics and drops
   echoes; `lower_qos` knows the highest QoS that the foreign broker takes, `repeats` what it sends
-  again, `unmatched` which rules send what it has no subscriber for; `own_topics` never cross,
-  `own_traffic` is what a leg publishes itself.
+  again, `poison` what it closes the connection for, `unmatched` which rules send what it has no
+  subscriber for; `own_topics` never cross, `own_traffic` is what a leg publishes itself.
 * Rings: `marks` are the marks of federations in messages, `rings` finds messages that come back,
   `ring_alarm` logs it.
 * Retained messages: `retained_rules` (which topics belong together), `retained_packets` (PUBLISH

@@ -19,6 +19,8 @@ ring again."""
 CLOSED = "it closes"
 """What a driver says of a connection that was closed without a reason, as Mosquitto 2.0 does when
 another client takes the session."""
+RESET = "it resets the connection"
+"""What a driver says of one that was reset, as by a broker that has not read all that was sent."""
 BRIEF = 60.0
 """s that a connection has to be up for not to be brief."""
 ROW = 3

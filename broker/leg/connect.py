@@ -14,6 +14,17 @@ from mqttree.broker.wire.properties import Properties, Property
 
 UNSUPPORTED = (0x01, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
 """Codes of a CONNACK by which a broker refuses the version of MQTT."""
+OTHER_REASONS = (
+    ReasonCode.SERVER_BUSY,
+    ReasonCode.SERVER_SHUTTING_DOWN,
+    ReasonCode.KEEP_ALIVE_TIMEOUT,
+    ReasonCode.ADMINISTRATIVE_ACTION,
+    ReasonCode.USE_ANOTHER_SERVER,
+    ReasonCode.SERVER_MOVED,
+    ReasonCode.CONNECTION_RATE_EXCEEDED,
+    ReasonCode.MAXIMUM_CONNECT_TIME,
+)
+"""Reasons of a DISCONNECT that is for nothing that the client has sent."""
 OLD_CODES = (
     "accepted",
     "unacceptable protocol version",

@@ -19,9 +19,12 @@ class DialForeign:
 
 
 @dataclass(frozen=True, slots=True)
-class TryHome:
-    """Find out whether a connection to the first address can be opened, and close it. Answer:
-    `Leg.on_home_answer`, or none."""
+class TryAddress:
+    """Find out whether a connection to an address can be opened, and close it. Answer:
+    `Leg.on_answer`, or none."""
+
+    place: int
+    """Which of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +80,6 @@ class RetainHere:
     message: Publish
 
 
-LegEffect = DialForeign | TryHome | ToForeign | Prepare | Enter | ToHere | Close | Log | RetainHere
+LegEffect = (
+    DialForeign | TryAddress | ToForeign | Prepare | Enter | ToHere | Close | Log | RetainHere
+)

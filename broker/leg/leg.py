@@ -9,8 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mqttree.broker.leg.addresses import Addresses
-from mqttree.broker.leg.backoff import CLOSED, SHORTEST, TAKEN_OVER_PAUSE, Backoff
-from mqttree.broker.leg.connect import UNSUPPORTED, describe, foreign_connect, local_connect
+from mqttree.broker.leg.backoff import CLOSED, RESET, SHORTEST, TAKEN_OVER_PAUSE, Backoff
+from mqttree.broker.leg.connect import (
+    OTHER_REASONS,
+    UNSUPPORTED,
+    describe,
+    foreign_connect,
+    local_connect,
+)
 from mqttree.broker.leg.effects import (
     Close,
     DialForeign,
@@ -19,13 +25,14 @@ from mqttree.broker.leg.effects import (
     Log,
     ToForeign,
     ToHere,
-    TryHome,
+    TryAddress,
 )
 from mqttree.broker.leg.leg_settings import LegSettings, Start
 from mqttree.broker.leg.leg_states import CROSSES, ENTERED, Action, Input, State, transition
 from mqttree.broker.leg.marks import Federation
 from mqttree.broker.leg.own_traffic import PROBE, STATE, OwnTraffic
-from mqttree.broker.leg.packets import CROSSING, read_suback
+from mqttree.broker.leg.packets import CROSSING, messages, read_suback
+from mqttree.broker.leg.poison import PAUSE
 from mqttree.broker.leg.protocol_level import ProtocolLevel
 from mqttree.broker.leg.relay import Relay
 from mqttree.broker.leg.retained_exchange import RetainedExchange
@@ -117,12 +124,18 @@ class Leg:
         self._backoff = Backoff(rng)
         self._crossed = 0  # messages, when they were counted last
         self._busy = now  # when one crossed last, as far as known
+        self._crossed_before = 0  # messages that went out on earlier connections
+        self._closed_at = 0  # which address has closed last
 
     # ---------------------------------------------------------------- outputs
 
     def take_effects(self) -> list[LegEffect]:
         """Drain what the driver is to do."""
         effects, self._effects = self._effects + self._exchange.take_effects(), []
+        if self._exchange.take_unanswered():
+            self._ping_there()
+            effects += self._effects
+            self._effects = []
         return effects
 
     def next_deadline(self) -> float | None:
@@ -194,7 +207,7 @@ class Leg:
                 self._ping_there()
             self._due = now + self._interval()
             if self._addresses.looks_home(now):
-                self._effects.append(TryHome())
+                self._effects.append(TryAddress(0))
 
     def _interval(self) -> float:
         """Return s between two ticks of a leg that is up."""
@@ -207,9 +220,13 @@ class Leg:
             self._crossed, self._busy = crossed, now
         return self.settings.start is Start.LAZY and now - self._busy >= self.settings.idle_timeout
 
-    def on_home_answer(self, now: float) -> None:
-        """Go back to the first address, which answers at `now` (s)."""
-        if self.state is State.UP:
+    def on_answer(self, place: int, now: float) -> None:
+        """Note that an address (`place`) answers at `now` (s): go back to the first one, or know
+        that the foreign broker is there, which has just closed the connection."""
+        if self.state is State.WAITING and place == self._closed_at:
+            self.relay.poison.on_answer()
+            self._log_refused()
+        elif self.state is State.UP and place == 0:
             away = self.address
             self._addresses.go_home()
             self._on(Input.LOST, now)
@@ -233,6 +250,7 @@ class Leg:
         counterpart."""
         if self.state is State.STANDBY:
             self._pair.heir = self._pair.shared = heir
+            self.relay.poison.on_lost()
             self._on(Input.TURN, now)
 
     def on_dialled(self, session: LocalSession | None, now: float) -> None:
@@ -256,9 +274,10 @@ class Leg:
         self.counters.failures += 1
         where = f"leg {self.settings.name} to {self.address}"
         once = self.settings.start is Start.ONCE
-        if (displeased or why == CLOSED) and (own := self._own.on_closed()):
-            why += f", probably for {own} of the leg, which is left out from now on"
-        if self.state is State.UP and self._backoff.is_taken_over(why, now):
+        if blamed := self._blame(why, now, displeased=displeased):
+            why += f", probably for {blamed}"
+            least = max(least, PAUSE)
+        elif self.state is State.UP and self._backoff.is_taken_over(why, now):
             why += f" again and again: another client may be {shorten(self.settings.client_id)}"
             least = TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE)
         if self.state is State.CONNECTING:
@@ -276,6 +295,22 @@ class Leg:
         self.last_error = why
         pause = self._due - now
         self._log(self._level_of(why), f"{where}: {why}; it is dialled again in {pause:.0f} s")
+
+    def _blame(self, why: str, now: float, *, displeased: bool) -> str:
+        """Return what the foreign broker has probably closed the connection for, "": not known.
+        `why`, `now`, `displeased`: as of `on_lost`."""
+        poison = self.relay.poison
+        if self.state not in CROSSES or not (displeased or why in (CLOSED, RESET)):
+            poison.on_lost()
+            return ""
+        self._closed_at = self._addresses.place
+        self._effects.append(TryAddress(self._closed_at))
+        if topic := poison.on_closed(now, self._exchange.published):
+            return f"a message to {shorten(topic.decode(errors='replace'))}"
+        # Otherwise a message may be to blame, too.
+        alone = poison.alone or self.messages_out == self._crossed_before
+        own = self._own.on_closed() if alone and why != RESET else ""
+        return f"{own} of the leg, which is left out from now on" if own else ""
 
     def _level_of(self, why: str) -> str:
         """Return the level at which a failure is logged: the same again and again, in turn with
@@ -303,8 +338,11 @@ class Leg:
         try:
             for packets in self.relay.here.take(data):
                 if self.state in CROSSES and packets[0] >> 4 in CROSSING:
+                    alone = self.relay.poison.alone
                     self._there_send(self.relay.outwards(packets, now))
                     self._here_send(self.relay.take_answers())
+                    if alone:
+                        self._send_alone(now)
                     if self._alarm.due:
                         self._raise_alarm(now)
                 elif self.state in ENTERED:
@@ -357,6 +395,7 @@ class Leg:
         level = self._level
         level.connecting()
         self._own.connecting()
+        self._crossed_before = self.messages_out
         self.relay.connecting(level.version, echoing=level.plain, now=now)
         clean = self._pair.clean_start(level.version, foreign=True)
         will = self._will and STATE not in self._own.left_out
@@ -450,6 +489,7 @@ class Leg:
             self._ping_there()
         moved = self._pair.moved(self.address)
         self._exchange.on_leg_up(now, present=self._pair.present and not moved)
+        self._send_alone(now)
 
     def _back_off(self, now: float) -> None:
         pause = self._backoff.next_pause(now)
@@ -471,6 +511,8 @@ class Leg:
                 plain = self._level.plain and self.version != 5
                 stored = self._subscriptions.brings_stored or plain
                 self._here_send(self.relay.inwards(packets, now, stored=stored))
+                if self.relay.poison.alone:
+                    self._send_alone(now)
                 if self._alarm.due:
                     self._raise_alarm(now)
             case State.CONNECTING | State.SUBSCRIBING | State.UP:
@@ -503,8 +545,7 @@ class Leg:
                 why += "at one broker may have one name, unless they are of one federation"
                 self.on_lost(why, now, TAKEN_OVER_PAUSE + self._rng.uniform(0.0, TAKEN_OVER_PAUSE))
             else:
-                ends = packet.reason == ReasonCode.SERVER_SHUTTING_DOWN
-                self.on_lost(why, now, displeased=not ends)
+                self.on_lost(why, now, displeased=packet.reason not in OTHER_REASONS)
         elif data[0] >> 4 == PacketType.PINGRESP:
             self._exchange.on_ping_answered()
             self._own_answered(now)
@@ -530,7 +571,8 @@ class Leg:
         )
         self.relay.lower_qos.accepted(self._capabilities.get(Property.MAXIMUM_QOS, 2))
         self._follow_qos()
-        self._exchange.on_connack(self._crossing, self.version, self._capabilities)
+        careful = self.relay.poison.careful
+        self._exchange.on_connack(self._crossing, self.version, self._capabilities, careful=careful)
         cleaning = pair.clean_start(self.version, foreign=True)
         self._on(Input.CLEANED if cleaning else Input.ACCEPTED, now)
 
@@ -630,6 +672,27 @@ class Leg:
             self._look_for_rings(now)
             if self._own.waits:
                 self._ping_there()
+            self._send_alone(now)
+
+    def _send_alone(self, now: float) -> None:
+        """Send the next message of those that go one by one, at `now` (s), as far as all else is
+        answered, and say what was dropped of them."""
+        poison = self.relay.poison
+        if poison.alone and self.state is State.UP and not self._own.waits:
+            self._there_send(poison.take(now))
+        self._log_refused()
+
+    def _log_refused(self) -> None:
+        """Say which message was dropped as the foreign broker closes the connection for it."""
+        if refused := self.relay.poison.take_refused():
+            ((topic, payload, _),) = messages(refused, self.version)
+            self._exchange.refuse(topic, payload)
+            self._log(
+                "warning",
+                f"leg {self.settings.name}: the foreign broker closes the connection for a message "
+                f"to {shorten(topic.decode(errors='replace'))} of {len(refused)} bytes; it is "
+                "dropped",
+            )
 
     def _raise_alarm(self, now: float) -> None:
         for line in self._alarm.lines(self.address, now):

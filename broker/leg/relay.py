@@ -12,6 +12,7 @@ from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.lower_qos import ANY, LowerQos
 from mqttree.broker.leg.marks import Federation
 from mqttree.broker.leg.packets import DROPPED, PacketCutter, left_out, without_pubcomp
+from mqttree.broker.leg.poison import PoisonMessages
 from mqttree.broker.leg.repeats import Repeats
 from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.unmatched import Unmatched
@@ -33,6 +34,7 @@ class Relay:
         "crossing",
         "here",
         "lower_qos",
+        "poison",
         "there",
     )
 
@@ -56,6 +58,8 @@ class Relay:
         )
         self.lower_qos = LowerQos()
         """What the foreign broker takes."""
+        self.poison = PoisonMessages()
+        """What it closes the connection for."""
         self._last = b""  # what it has sent last
         self._lowering = False  # it does not take all QoS
         self._repeats = Repeats()
@@ -71,6 +75,7 @@ class Relay:
         `echoing`: that broker sends back what it gets; `now`: s."""
         self._version = version
         self.there.clear()
+        self.poison.connecting()
         self.crossing.begin(version, echoing, now)
 
     def entering(self) -> None:
@@ -112,7 +117,7 @@ class Relay:
         them, they did not get as far as the session here, as that would refuse them, they had come
         before, and those of `Crossing.drops`."""
         return {
-            "refused_there": self.there.refused,
+            "refused_there": self.there.refused + self.poison.refused,
             "refused_here": self.there.too_large + self._exchange.sync.unusable,
             "repeated": self._repeats.dropped,
             **self.crossing.drops(),
@@ -136,6 +141,8 @@ class Relay:
         published now. Raises MalformedPacket and ProtocolViolation.
         """
         self._last = packets
+        if self.poison.alone:
+            self.poison.on_answers(packets)
         if self._lowering:
             packets = self.lower_qos.inwards(packets)
         if self.there.unmatched != self._unmatched_seen:
@@ -168,4 +175,15 @@ class Relay:
             self._answers.append(answers)
         if self._unmatched.kept:
             self._unmatched.sent(crossed)
-        return self.lower_qos.outwards(crossed) if self._lowering else crossed
+        if self._lowering:
+            crossed = self.lower_qos.outwards(crossed)
+        # What crosses at QoS 0 only has no answer to wait for.
+        if self.poison.alone and self.lower_qos.taken:
+            crossed, answer = self.poison.outwards(crossed)
+            if self.poison.lost_retained:
+                self.poison.lost_retained = False
+                self._exchange.on_dropped(now)
+            if answer:
+                self._exchange.on_acknowledged(answer)
+                self._answers.append(answer)
+        return crossed

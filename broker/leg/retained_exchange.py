@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +52,9 @@ STEP_PAUSE = 0.002
 ON_ITS_WAY = 1_000 << LOGICAL
 """Of the hybrid clock: what was published less than a second ago may still be on its way to the
 leg's session."""
+MAX_REFUSED = 1000
+"""Topics of which it is known that the foreign broker closes for their message: each costs some
+connections."""
 TAKEN_AT_ONCE = 200
 """Packets of the sync session that are looked at in one turn."""
 COMMON_FORMAT = re.compile(rb"([0-9]{1,19}) ([0-9]{1,19})((?: [0-9a-f]{16}){1,%d})" % MAX_GATEWAYS)
@@ -145,6 +149,15 @@ class RetainedExchange:
         self._step_at: float | None = None
         self._failed = ""  # why the last merge was broken off
         self._dropped = 0
+        self._careful = False  # what is published there goes one by one
+        self._deeds: deque[Publish] = deque()  # what waits for that
+        self._behind = 0  # the PINGREQ whose answer shows that the last one is there
+        self._unanswered = False  # that PINGREQ is to be sent
+        self._refused: OrderedDict[str, int] = (
+            OrderedDict()
+        )  # topic there -> hash of what it closes for
+        self.published = b""
+        """The only PUBLISH that is not known to be there, b"": there is none, or several."""
 
     # ---------------------------------------------------------------- outputs
 
@@ -152,6 +165,14 @@ class RetainedExchange:
         """Drain what the driver is to do."""
         effects, self._effects = self._effects + self.sync.take_effects(), []
         return effects
+
+    def take_unanswered(self) -> bool:
+        """Return whether PINGREQ is to be sent behind the effects that were taken last, as its
+        answer is waited for."""
+        unanswered, self._unanswered = self._unanswered, False
+        if unanswered:
+            self._behind = self._pings + 1
+        return unanswered
 
     @property
     def due(self) -> float | None:
@@ -191,9 +212,12 @@ class RetainedExchange:
 
     # ---------------------------------------------------------------- the leg
 
-    def on_connack(self, crossing: Crossing, version: int, properties: Mapping[int, Any]) -> None:
+    def on_connack(
+        self, crossing: Crossing, version: int, properties: Mapping[int, Any], *, careful: bool
+    ) -> None:
         """Note that the foreign broker has accepted. `crossing`: of the leg; `version`: of MQTT (4
-        or 5); `properties`: of its CONNACK."""
+        or 5); `properties`: of its CONNACK; `careful`: as of `PoisonMessages`."""
+        self._careful = careful
         self._crossing, self._version = crossing, version
         self._pings = self._pongs = 0
         self._maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
@@ -224,7 +248,19 @@ class RetainedExchange:
         self._active = False
         self._merge = self._candidate = None
         self._watch.clear()
+        self._deeds.clear()
+        self.published = b""
         self.sync.end(now)
+
+    def on_dropped(self, now: float) -> None:
+        """Note that retained messages did not get there, at `now` (s)."""
+        self._doubt(now)
+
+    def refuse(self, topic: bytes, payload: bytes) -> None:
+        """Publish a payload no more to a topic of the foreign broker, which closes for it."""
+        if len(self._refused) >= MAX_REFUSED:
+            self._refused.popitem(last=False)
+        self._refused[topic.decode()] = hash(payload)
 
     def incoming(self, packets: bytes, now: float, *, stored: bool) -> bytes:
         """Return packets with RETAIN of the foreign broker as they may come in. `packets`: whole
@@ -246,6 +282,8 @@ class RetainedExchange:
                 topic, number = message.topic.decode(), message.packet_id
                 if self._watch.sent(topic, number, message.qos, repeated=message.dup):
                     self._doubt(now)
+        if self._deeds:
+            self._withdraw({message.topic.decode() for message in retained(crossed)})
         return crossed
 
     def on_published_here(self, topic: bytes, now: float) -> None:
@@ -256,6 +294,8 @@ class RetainedExchange:
         name = topic.decode()
         self._crossed = True
         self.history.came_in(name, self._here.last_write(name).stamp)
+        if self._deeds:
+            self._withdraw({self._rules.remote_of(name)})
         if self._merge is not None:
             self._merge.live.add(name)
         if self._watch.waits(name):
@@ -304,6 +344,8 @@ class RetainedExchange:
         """Note that PINGRESP of the foreign broker has come to the leg: it has what was sent
         ahead of its PINGREQ."""
         self._pongs += 1
+        if self._pongs >= self._behind and not self._unanswered:
+            self.published = b""
         if self._candidate is None or self._pongs < self._candidate[0]:
             return
         common, self._candidate = self._candidate[1], None
@@ -378,6 +420,7 @@ class RetainedExchange:
             version=self._version,
             room=self._maximum,
             fresh=self._fresh,
+            refused=self._refused,
         )
         self._step_at = None
         self.sync.want(self._version, now)
@@ -394,6 +437,9 @@ class RetainedExchange:
         self._carry_out(merge.take_deeds(), now)
         if sync.state is SyncState.IDLE:
             self._broken_off(now)
+        elif self._deeds:
+            self._publish_there(now)
+            self._step_at = now + 10 * STEP_PAUSE
         elif sync.waits:
             self._step_at = now
         elif sync.state is SyncState.READY:
@@ -409,11 +455,16 @@ class RetainedExchange:
             elif merge.step(now):
                 self._step_at = now + STEP_PAUSE
             else:
-                self._complete(merge, now)
+                self._carry_out(merge.take_deeds(), now)
+                if self._deeds:
+                    self._step_at = now + 10 * STEP_PAUSE
+                else:
+                    self._complete(merge, now)
             self._carry_out(merge.take_deeds(), now)
 
     def _broken_off(self, now: float) -> None:
         self._merge = None
+        self._deeds.clear()
         why = f"cannot compare retained messages: {self.sync.failure}"
         self.counters.failures += 1
         if not self._failed:
@@ -438,18 +489,32 @@ class RetainedExchange:
 
     def _carry_out(self, deeds: list[Deed], now: float) -> None:
         for deed in deeds:
-            message, crossing = deed.message, self._crossing
+            message = deed.message
             if deed.here:
                 self._mapped(message, self.settings.rules.response_to_local)
                 self._effects.append(RetainHere(message))
-                continue
+            else:
+                self._deeds.append(message)
+        self._publish_there(now)
+
+    def _withdraw(self, names: Collection[str | None]) -> None:
+        """Leave out what waits for topics there (`names`) that something newer has crossed for."""
+        self._deeds = deque(message for message in self._deeds if message.topic not in names)
+
+    def _publish_there(self, now: float) -> None:
+        """Publish at the foreign broker what waits for that, as far as it may go at `now` (s)."""
+        crossing = self._crossing
+        while self._deeds and not self.published:
             assert crossing is not None
+            message = self._deeds.popleft()
             self._mapped(message, self.settings.rules.response_to_remote)
             data = crossing.publish(message, now)
             if len(data) > self._maximum:
                 self.too_large += 1
-            else:
-                self._effects.append(ToForeign(data))
+                continue
+            self._effects.append(ToForeign(data))
+            if self._careful:
+                self.published, self._unanswered = data, True
 
     def _mapped(self, message: Publish, name: Any) -> None:
         properties = message.properties

@@ -7,7 +7,7 @@ for by its name first, as a broker may leave messages out of a long answer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -139,10 +139,12 @@ class RetainedMerge:
         version: int,
         room: int,
         fresh: bool,
+        refused: Mapping[str, int],
     ) -> None:
         """`rules`, `history`, `watch`, `counters`: of the leg; `here`: what this broker has;
         `version`: of MQTT (4 or 5); `room`: bytes that a packet may have at the foreign broker;
-        `fresh`: as of `Found`."""
+        `fresh`: as of `Found`; `refused`: topic there -> hash of a payload that it does not
+        take."""
         self.live: set[str] = set()
         """Topics here that something retained comes in for meanwhile: they are left out."""
         self.left = False
@@ -153,6 +155,7 @@ class RetainedMerge:
         self._counters, self._version, self._room = counters, version, room
         self._fresh = fresh
         self._deeds: list[Deed] = []
+        self._untaken = refused
         self._visited: set[str] = set()
         self._refused: list[str] = []
         self._granted: list[str] = rules.remote
@@ -262,7 +265,10 @@ class RetainedMerge:
         ours = self._here.get(local, now)
         if ours is not None and theirs is not None and equal(ours, theirs, self._version):
             return
-        if ours is not None and len(ours.payload) + len(remote) >= self._room:
+        if ours is not None and (
+            len(ours.payload) + len(remote) >= self._room
+            or self._untaken.get(remote) == hash(ours.payload)
+        ):
             # It cannot be there, so what is there says nothing.
             return
         way, history = self._rules.way(local, remote), self._history

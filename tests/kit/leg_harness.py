@@ -20,7 +20,7 @@ from mqttree.broker.leg.effects import (
     RetainHere,
     ToForeign,
     ToHere,
-    TryHome,
+    TryAddress,
 )
 from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.leg_settings import LegSettings
@@ -167,9 +167,9 @@ class Joined:
                     self.leg.on_dialled(self.session(), now)
                 else:
                     self.leg.on_lost("no route", now)
-            case TryHome():
-                if 0 not in self.down:
-                    self.leg.on_home_answer(now)
+            case TryAddress(place):
+                if self.reachable and place not in self.down:
+                    self.leg.on_answer(place, now)
             case ToForeign(data, sync=sync):
                 if (side := "sync" if sync else "there") in self.ends:
                     self.ends[side].chunks([data])

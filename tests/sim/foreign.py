@@ -19,7 +19,7 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.leg_connections import ForeignProtocol
 from mqttree.broker.io.leg_driver import LegDriver, new_exchange
-from mqttree.broker.leg.effects import DialForeign, LegEffect, Log
+from mqttree.broker.leg.effects import DialForeign, LegEffect, Log, TryAddress
 from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
@@ -168,7 +168,8 @@ class Wire:
 
     def lost(self, reason: str) -> None:
         """Tell the protocol that it has ended."""
-        self._leg.call(self._protocol.connection_lost, OSError(reason))
+        error = ConnectionResetError if "reset" in reason else OSError
+        self._leg.call(self._protocol.connection_lost, error(reason))
 
     @property
     def node(self) -> Node:
@@ -289,10 +290,17 @@ class SimLeg(LegDriver):
             world = self.host.world
             lost = self._lost_sync if effect.sync else self._lost_dial
             world.after(world.latency(self.host, self.foreign), self._syn, lost)
+        elif isinstance(effect, TryAddress):
+            world = self.host.world
+            world.after(2 * world.latency(self.host, self.foreign), self._try_answered, effect)
         elif isinstance(effect, Log):
             self.host._log(effect.level, effect.text)
         else:
             super()._do(effect)
+
+    def _try_answered(self, effect: TryAddress) -> None:
+        if self.foreign.alive and self.host.world.connected(self.host, self.foreign):
+            self.call(self.on_tried, effect.place)
 
     def _lost_dial(self, why: str) -> None:
         self.on_lost(why)
