@@ -224,6 +224,11 @@ def test_no_path_of_a_machine() -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_data_directory_is_part_of_the_sources() -> None:
+    """`mqttree federate` makes one where it runs, with the broker's private key."""
+    assert [name for name in files() if Path(name).name in ("broker-key", "broker-id")] == []
+
+
 def test_the_architecture_names_every_package() -> None:
     """ARCHITECTURE.md has each package's folder, as it is called below `broker/` or `bench/`."""
     page = read("ARCHITECTURE.md").partition("## Packages")[2].partition("\n## ")[0]
