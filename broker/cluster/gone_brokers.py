@@ -4,7 +4,8 @@ gone       the tree has lost a broker that does not drain or stop; after GRACE_S
 seen       brokers that lost a link to it say so in their listings, so that all know who saw it,
            also those that start later
 back       the tree has it again, or another broker of its name: one without a data directory
-           has a new id with each start
+           has a new id with each start. Who saw the end withdraws that, and all forget the alarm,
+           also those that heard of the end after the return
 dismissed  the broker that was asked says so in its listing, and all forget the alarm
 """
 
@@ -243,11 +244,18 @@ class GoneBrokers:
             )
 
     def _posted(self, witness: bytes, key: bytes, value: bytes | None, parted: bool) -> None:
-        """Take what another broker saw, or that an operator dismissed an alarm there."""
-        if value is None or len(value) < _TIME.size:
+        """Take what another broker saw, that it sees the broker again, or that an operator
+        dismissed an alarm there."""
+        broker_id = key[-ID_BYTES:]
+        if value is None:
+            gone = self.gone.get(broker_id)
+            if gone is not None and not parted and STATE + key[:-ID_BYTES] == LOST:
+                ignored = self._ignores(broker_id, gone.since)
+                self._end(broker_id, "dismissed" if ignored else "is back")
+            return
+        if len(value) < _TIME.size:
             return
         when = _TIME.unpack(value[: _TIME.size])[0]
-        broker_id = key[-ID_BYTES:]
         if STATE + key[:-ID_BYTES] == DISMISSED:
             self._dismissed(broker_id, when)
         elif STATE + key[:-ID_BYTES] == LOST:

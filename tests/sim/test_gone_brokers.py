@@ -12,9 +12,12 @@ from mqttree.broker.node import Node
 from tests.sim.world import Host, World
 
 
-def federation(apart: tuple[int, ...] = (), **config: Any) -> tuple[World, list[Host]]:
-    """Three brokers, each of which sees the others, but for two that are kept `apart`."""
-    world = World(1)
+def federation(
+    apart: tuple[int, ...] = (), seed: int = 1, **config: Any
+) -> tuple[World, list[Host]]:
+    """Three brokers, each of which sees the others, but for two that are kept `apart`; with
+    another `seed` they come in another order."""
+    world = World(seed)
     hosts = [world.add(discovery="multicast", **config) for _ in range(3)]
     if apart:
         world.block(*apart)
@@ -97,6 +100,19 @@ def test_a_broker_that_is_back_with_a_new_id_is_back() -> None:
     hosts[2].start()
     world.run(5.0)
     assert [alarms(host) for host in hosts] == [[], [], []]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_broker_that_is_back_with_a_new_id_does_not_miss_itself(seed: int) -> None:
+    """Whether it hears before or after it is back that others have lost it."""
+    world, hosts = federation(seed=seed)
+    hosts[2].kill()
+    world.run(7.0)
+    hosts[2].id = b"newcomer"
+    hosts[2].start()
+    world.run(30.0)
+    assert [alarms(host) for host in hosts] == [[], [], []]
+    assert warnings(hosts[2]) == []
 
 
 def test_an_alarm_that_is_dismissed_at_one_broker_is_so_at_all_until_the_next_crash() -> None:
