@@ -36,8 +36,8 @@ REDIAL_JITTER = 0.02
 
 @dataclass(slots=True, eq=False, repr=False)
 class Member:
-    """Another broker. `heard` is when its last own announcement came, `since` when it was learnt or
-    last linked."""
+    """Another broker. `heard` is when its last own announcement came, `since` when it was learnt,
+    or its link or the tree last lost it."""
 
     id: bytes
     boot: int

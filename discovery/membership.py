@@ -134,14 +134,17 @@ class Membership:
     ) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
         """Return (id, boot, addresses, alive) of every other known broker, for gossip; with `since`
         those that are new or have changed since `gossip_version` had that value. `alive` is
-        first-hand: linked here, in the same tree, or heard lately, and never from gossip."""
+        first-hand: linked here, in the same tree, or heard lately, and never from gossip. What a
+        broker announced before its link or the tree was lost says nothing."""
         heard_since = now - ALIVE_BEACONS * self.config.beacon
         return [
             (
                 member.id,
                 member.boot,
                 self._table.addresses(member),
-                member.linked or member.reachable or member.heard > heard_since,
+                member.linked
+                or member.reachable
+                or (member.heard > heard_since and member.heard >= member.since),
             )
             for member in self._table.members.values()
             if member.version > since
@@ -150,11 +153,6 @@ class Membership:
     def is_member(self, broker_id: bytes) -> bool:
         """Return whether this broker is known."""
         return broker_id in self._table.members
-
-    def heard_since(self, broker_id: bytes, since: float) -> bool:
-        """Return whether a broker has announced itself since then (s)."""
-        member = self._table.members.get(broker_id)
-        return member is not None and member.heard > since
 
     def name_of(self, broker_id: bytes) -> str:
         """Return the name that a broker announced, "" for an unknown one."""

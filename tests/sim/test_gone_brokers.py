@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cluster.drain import DrainOptions
+from mqttree.broker.io.api.federation import brokers
+from mqttree.broker.io.api.monitor import Monitor
+from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.node import Node
+from tests.kit.loop_harness import Loop
 from tests.sim.world import Host, World
 
 
@@ -173,3 +177,39 @@ def test_what_a_broker_with_a_wrong_clock_says_is_an_alarm_of_now() -> None:
     [alarm] = alarms(hosts[0])
     assert (alarm["name"], alarm["seen_by"]) == ("x", ["b1"])
     assert alarm["since"] <= hosts[0].running.cluster.clock.physical(world.now) / 1000
+
+
+def shown(host: Host) -> tuple[list[str], list[str]]:
+    """The texts of all alarms at a broker, and the names of those that its table calls alive."""
+    loop, parts = Loop(), parts_of(host.running)
+    loop.now = host.world.now
+    monitor = Monitor(
+        parts,
+        loop,  # type: ignore[arg-type]
+        began=loop.now,
+        legs=lambda: [],
+        tell=lambda kind, data: None,
+    )
+    rows = brokers(parts, loop.now)
+    return [row["text"] for row in monitor.alarms()], [row["name"] for row in rows if row["alive"]]
+
+
+@pytest.mark.parametrize("after", ["the end", "a dismissal", "a return under another id"])
+def test_what_a_broker_announced_before_its_end_does_not_make_it_alive(after: str) -> None:
+    world, hosts = federation()
+    hosts[2].kill()
+    world.run(7.0)
+    names = ["b0", "b1"]
+    match after:
+        case "a dismissal":
+            node = hosts[0].running
+            hosts[0].do(lambda node: node.cluster.gone_brokers.dismiss(hosts[2].id), node)
+        case "a return under another id":
+            hosts[2].id = b"newcomer"
+            hosts[2].start()
+            names.append("b2")
+    world.run(0.5)
+    for host in hosts[: 3 if hosts[2].alive else 2]:
+        texts, alive = shown(host)
+        assert alive == names
+        assert [text for text in texts if "no path" in text] == []

@@ -243,10 +243,6 @@ class Monitor:
             errors.append(f"another broker has this one's id: {parts.id_conflict.other}")
         reachable = {listing.id for listing in parts.database.reachable()}
         for broker_id, _, _, alive in parts.membership.members(now):
-            gone = parts.gone_brokers.gone.get(broker_id)
-            if gone is not None:
-                # What it announced before its end says nothing.
-                alive = parts.membership.heard_since(broker_id, gone.at)
             if alive and broker_id not in reachable:
                 errors.append(f"no path leads to {self._name(broker_id)}, which is alive")
         for leg in self._legs():

@@ -437,6 +437,25 @@ def test_a_restart_under_a_standing_link_is_dialled() -> None:
     assert NewMember(HIGH) in effects
 
 
+def test_a_broker_that_the_tree_has_lost_is_alive_once_it_announces_itself_again() -> None:
+    one = Subject()
+
+    def alive(now: float) -> bool:
+        return one.membership.members(now)[0][3]
+
+    one.hear(90, 0.5)
+    one.membership.link_up(HIGH, 1, place(90), 0.6)
+    one.membership.reachable(HIGH, True, 0.7)
+    one.hear(90, 4.9)
+    one.membership.link_down(HIGH, 5.0)
+    assert alive(5.0)
+    one.membership.reachable(HIGH, False, 5.0)
+    assert not alive(5.0)
+    one.hear(90, 9.9)
+    assert alive(9.9) and alive(20.0)
+    assert not alive(40.0)
+
+
 def test_an_address_passes_to_who_answers_there() -> None:
     one = Subject()
     one.membership.link_up(HIGH, 1, place(90), 0.5)
