@@ -70,17 +70,8 @@ def render(state: dict[str, Any]) -> str:
     if isinstance(drain, dict):
         lines.append(f"draining {waits_for(drain)}")
     lines += ["", *_tree(state, links)]
-    unlinked = [
-        member
-        for member in state.get("members", [])
-        if member.get("id") not in {link.get("peer") for link in links if link.get("up")}
-    ]
-    if unlinked:
-        lines += ["", "known, without a link:"]
-        lines += [
-            f"  {_title(member.get('name'), ' '.join(member.get('addresses', [])))}"
-            for member in unlinked
-        ]
+    if unlinked := _unlinked(state, links):
+        lines += ["", "known, without a link:", *[f"  {line}" for line in unlinked]]
     if legs := state.get("legs"):
         lines += ["", "legs:", *(_leg(leg) for leg in legs)]
     counters = state.get("counters", {})
@@ -90,6 +81,34 @@ def render(state: dict[str, Any]) -> str:
     lines.append("  ".join(f"{name} {state[name]}" for name in held if name in state))
     shown_lines = (cut(printable(line), MAX_CELLS) for line in lines)
     return "\n".join(shown_lines).rstrip() + "\n"
+
+
+def _unlinked(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each broker that is known and has no link here. A broker without a data
+    directory has a new id with each start: ids that are silent and have the name or the address of
+    a broker that is there, or is gone, are earlier ones."""
+    members = state.get("members", [])
+    up = [link for link in links if link.get("up")]
+    linked = {link.get("peer") for link in up}
+    gone = {alarm.get("id"): alarm for alarm in state.get("gone", [])}
+    alive = [each for each in members if each.get("alive") and each.get("id") not in linked]
+    names = {each.get("name") for each in (state, *up, *alive, *gone.values())}
+    places = {state.get("listen"), *(link.get("address") for link in up)}
+    places.update(address for each in alive for address in each.get("addresses", ()))
+    lines = [_member(each) for each in alive]
+    for each in members:
+        addresses = set(each.get("addresses", ()))
+        if each.get("id") in linked | gone.keys() or each.get("alive"):
+            continue
+        if each.get("name") not in names if each.get("name") else addresses - places:
+            lines.append(f"{_member(each)}  silent")
+            names.add(each.get("name"))
+    return lines + [str(alarm.get("text")) for alarm in gone.values()]
+
+
+def _member(member: dict[str, Any]) -> str:
+    addresses = " ".join(member.get("addresses", ()))
+    return _title(member.get("name"), addresses) or str(member.get("id"))
 
 
 def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:

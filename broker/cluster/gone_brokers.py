@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.base.broker_id import ID_BYTES
-from mqttree.broker.cluster.directory.link_state_directory import DRAINING, NAME, STATE
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING, STATE
 from mqttree.broker.cluster.events import LinkDown, LinkUp, MemberGone, RouteChanged
 from mqttree.broker.cluster.link_registry import SILENT
 from mqttree.discovery.announcement import MAX_NAME
@@ -271,8 +271,7 @@ class GoneBrokers:
             self._end(broker_id, "dismissed")
 
     def _name(self, broker_id: bytes) -> str:
-        name = self._database.entry(broker_id, NAME)
-        return name.decode(errors="replace") if name else broker_id.hex()
+        return self._directory.name_of(broker_id) or broker_id.hex()
 
     def _end(self, broker_id: bytes, why: str) -> None:
         gone = self.gone.pop(broker_id)

@@ -57,6 +57,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
         else None,
         "redirection": cluster.placement.redirector.report(),
         "links": links,
+        "gone": cluster.gone_brokers.alarms(),
         "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in cluster.membership.counters.items()},
         **strategy.report(),

@@ -247,7 +247,8 @@ class Admin:
         members = [
             {
                 "id": broker_id.hex(),
-                "name": membership.name_of(broker_id),
+                # Without multicast no broker announces its name.
+                "name": cluster.directory.name_of(broker_id) or membership.name_of(broker_id),
                 "boot": boot,
                 "addresses": [str(address) for address in addresses],
                 "alive": alive,

@@ -153,6 +153,10 @@ class LinkStateDirectory:
             self._posted = True
             self._alarm.hurry(self._tell_at)
 
+    def name_of(self, broker_id: bytes) -> str:
+        """Return the name that a broker posted, "" for one that is unknown."""
+        return (self.database.entry(broker_id, NAME) or b"").decode(errors="replace")
+
     def link_to(self, broker_id: bytes) -> Link | None:
         """Return the link that leads to a broker."""
         via = self.database.via(broker_id)

@@ -26,6 +26,7 @@ state string: discovery, otc or runtime
 routing string: flood, interest or topic
 links [object]: of this broker; docs/reference/http.md has their keys
 members [object]: brokers that this one knows
+gone [object]: brokers that are gone, with the keys of an Alarm
 redirection object: clients that are sent to other brokers, and how that went
 counters {integer}: as in /metrics, without mqttree_ and _total
 ready boolean: whether clients should come

@@ -75,6 +75,47 @@ def test_the_status_shows_the_parent_and_the_children() -> None:
     ]
 
 
+def member(number: int, name: str, *addresses: str, alive: bool = False) -> dict[str, Any]:
+    return {"id": f"{number}", "name": name, "addresses": list(addresses), "alive": alive}
+
+
+def known(*members: dict[str, Any], **more: Any) -> list[str]:
+    """What is said of brokers without a link by one that is linked to b1."""
+    lines = drawn(
+        state(link(1, "designated"), members=[member(1, "b1", alive=True), *members], **more)
+    )
+    return lines[3:] if len(lines) > 2 else []
+
+
+def test_a_broker_that_is_gone_is_said_to_be_so() -> None:
+    text = "b3 is gone since 14:29 (crash seen by b1)"
+    gone = [{"id": "3", "name": "b3", "text": text}]
+    # It crashed twice, and the first id of it is remembered, too.
+    members = [member(3, "b3", "10.0.0.3:1883"), member(30, "b3")]
+    assert known(*members, gone=gone) == ["known, without a link:", f"  {text}"]
+
+
+def test_earlier_ids_of_brokers_that_are_there_are_left_out() -> None:
+    """Those of this broker, of one that is linked and of one that is not."""
+    old = [member(10, "b1"), member(11, ""), member(12, "", "10.0.0.1:1883"), member(13, "b0")]
+    assert known(*old) == []
+    there = member(2, "b2", "10.0.0.2:1883", alive=True)
+    assert known(*old, there, member(20, "b2"), member(21, "", "10.0.0.2:1883")) == [
+        "known, without a link:",
+        "  b2 (10.0.0.2:1883)",
+    ]
+
+
+def test_a_broker_that_is_silent_has_one_line() -> None:
+    members = [member(4, "b4", "10.0.0.4:1883"), member(40, "b4"), member(5, "", "10.0.0.5:1883")]
+    assert known(*members, member(6, "", alive=True)) == [
+        "known, without a link:",
+        "  6",
+        "  b4 (10.0.0.4:1883)  silent",
+        "  10.0.0.5:1883  silent",
+    ]
+
+
 def test_with_shortest_ways_it_says_which_links_carry_messages() -> None:
     links = [link(1, "designated"), link(2, "blocked", carries=True), link(3, "blocked")]
     text = render(
@@ -120,11 +161,12 @@ def test_names_and_answers_of_others_are_shown_on_their_lines_as_text() -> None:
         cluster=HOSTILE,
         legs=[leg | {"refused_filters": [HOSTILE * 9999]}],
         drain={"state": HOSTILE},
-        members=[{"id": "7", "name": HOSTILE, "addresses": [HOSTILE]}],
+        members=[{"id": "7", "name": HOSTILE, "addresses": [HOSTILE], "alive": True}],
+        gone=[{"id": "8", "name": HOSTILE, "text": HOSTILE}],
     )
     lines = render(found).split("\n")
     assert all(line.isprintable() and len(line) <= MAX_CELLS for line in lines)
-    assert len(lines) == len(render(state(link(1, "root"), parent="1")).split("\n")) + 7
+    assert len(lines) == len(render(state(link(1, "root"), parent="1")).split("\n")) + 8
 
 
 def test_the_live_view_shows_names_of_others_as_text() -> None:
