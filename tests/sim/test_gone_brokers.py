@@ -213,3 +213,40 @@ def test_what_a_broker_announced_before_its_end_does_not_make_it_alive(after: st
         texts, alive = shown(host)
         assert alive == names
         assert [text for text in texts if "no path" in text] == []
+
+
+def rows_at(host: Host) -> list[dict[str, Any]]:
+    return brokers(parts_of(host.running), host.world.now)
+
+
+def test_rates_of_a_broker_that_cannot_be_reached_are_not_shown_as_its_present_ones() -> None:
+    rates = ("published_per_s", "delivered_per_s", "link_in_per_s", "link_out_per_s")
+    world, hosts = federation(topic_rates=True)
+    for host in hosts:
+        host.do(lambda node: setattr(node.counters.over_links, "received", 600), host.running)
+    world.run(12.0)
+    assert all(row["link_in_per_s"] > 0 for row in rows_at(hosts[0]))
+    hosts[2].kill()
+    world.run(1.0)
+    own, other, dead = rows_at(hosts[0])
+    assert own["link_in_per_s"] > 0 and other["link_in_per_s"] > 0
+    assert [dead[key] for key in rates] == [None] * 4
+    hosts[1].kill()
+    world.run(1.0)
+    assert (rows_at(hosts[0])[0]["link_in_per_s"], rows_at(hosts[0])[0]["link_out_per_s"]) == (0, 0)
+
+
+def test_earlier_ids_of_a_broker_that_is_back_are_no_brokers() -> None:
+    world, hosts = federation()
+    for new in (b"newcomer", b"oncemore"):
+        hosts[2].kill()
+        world.run(3.0)
+        hosts[2].id = new
+        hosts[2].start()
+        world.run(3.0)
+    for host in hosts:
+        assert [row["name"] for row in rows_at(host)] == ["b0", "b1", "b2"]
+        assert all(row["reachable"] for row in rows_at(host))
+    hosts[2].kill()
+    world.run(1.0)
+    assert [row["name"] for row in rows_at(hosts[0])] == ["b0", "b1", "b2"]

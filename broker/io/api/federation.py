@@ -51,28 +51,52 @@ def topology(parts: Parts, now: float, rates: LinkRates) -> dict[str, Any]:
 
 
 def brokers(parts: Parts, now: float) -> list[dict[str, Any]]:
-    """Return all brokers that are known, by name; `now`: s."""
+    """Return all brokers that are known, by name, without their earlier ids; `now`: s."""
     membership, database = parts.membership, parts.database
     root = parts.tree.root.id
     known = {
-        broker_id: (addresses, alive) for broker_id, _, addresses, alive in membership.members(now)
+        broker_id: (boot, addresses, alive)
+        for broker_id, boot, addresses, alive in membership.members(now)
     }
     found = [_own(parts)]
+    silent: list[tuple[int, dict[str, Any]]] = []
     # Listings of brokers that are gone stay for a while, those that no member has are not shown.
     for broker_id in known.keys() | {listing.id for listing in database.reachable()}:
-        addresses, alive = known.get(broker_id, ((), True))
-        found.append(
-            {
-                "id": broker_id.hex(),
-                "name": membership.name_of(broker_id),
-                "address": str(addresses[0]) if addresses else "",
-                "here": False,
-                "root": broker_id == root,
-                "alive": alive,
-                **_posted(database.listings.get(broker_id)),
-            }
-        )
-    return sorted(found, key=lambda broker: (str(broker["name"]), str(broker["id"])))
+        boot, addresses, alive = known.get(broker_id, (0, (), True))
+        row = {
+            "id": broker_id.hex(),
+            "name": membership.name_of(broker_id),
+            "address": str(addresses[0]) if addresses else "",
+            "here": False,
+            "root": broker_id == root,
+            "alive": alive,
+            **_posted(database.listings.get(broker_id)),
+        }
+        if alive:
+            found.append(row)
+        else:
+            silent.append((boot, row))
+    return sorted(
+        found + _without_earlier_ids(found, silent),
+        key=lambda broker: (str(broker["name"]), str(broker["id"])),
+    )
+
+
+def _without_earlier_ids(
+    there: Iterable[dict[str, Any]], silent: Iterable[tuple[int, dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the brokers that are silent, each with its last id. One without a data directory has a
+    new id with each start, and an id that only others have heard may have no name.
+
+    `there`: brokers that are not silent; `silent`: boot number and row of the others.
+    """
+    names = {"", *[row[key] for row in there for key in ("name", "address")]}
+    found = []
+    for _, row in sorted(silent, key=lambda each: -each[0]):
+        if (title := row["name"] or row["address"]) not in names:
+            names.add(title)
+            found.append(row)
+    return found
 
 
 def _own(parts: Parts) -> dict[str, Any]:
@@ -81,6 +105,9 @@ def _own(parts: Parts) -> dict[str, Any]:
     meter = node.traffic
     sums = None if meter is None else meter.sums
     rates: tuple[float | None, ...] = (None,) * 4 if sums is None else tuple(sums)
+    if sums is not None and not parts.database.reachable():
+        # Averages are of the last minute; who was there then is not there now.
+        rates = (sums.published, sums.delivered, 0.0, 0.0)
     return {
         "id": config.id.hex(),
         "name": config.name,
@@ -100,11 +127,14 @@ def _own(parts: Parts) -> dict[str, Any]:
 
 
 def _posted(listing: Listing | None) -> dict[str, Any]:
-    """Return what a broker says of itself in the link-state database, or last said."""
+    """Return what a broker says of itself in the link-state database, or last said; it has no rates
+    once it cannot be reached."""
     entries = {} if listing is None else listing.entries
     traffic, counts = read_traffic(entries.get(TRAFFIC)), read_counts(entries.get(COUNTS))
-    rates: tuple[float | None, ...] = (None,) * 4 if traffic is None else tuple(traffic)[:4]
     via = None if listing is None else listing.via
+    rates: tuple[float | None, ...] = (None,) * 4
+    if traffic is not None and via is not None:
+        rates = tuple(traffic)[:4]
     found: dict[str, Any] = {
         "reachable": via is not None,
         "draining": DRAINING in entries,

@@ -59,7 +59,7 @@ name string: as it announces itself
 address string: HOST:PORT, empty if it is not known
 here boolean: whether this is the broker that answers
 root boolean: whether it is the root of the spanning tree
-reachable boolean: whether a path leads to it; if not, all else is as it was last known
+reachable boolean: whether a path leads to it; if not: no rates, all else as last known
 alive boolean: whether it was heard lately
 draining boolean: whether it sends its clients away
 via string?: id of the neighbour on the path to it
