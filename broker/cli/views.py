@@ -109,12 +109,24 @@ def alarms(arguments: argparse.Namespace) -> int:
     found = port.get("/alarms")
     if arguments.dismiss is not None:
         gone = {each["id"]: each["name"] for each in found["alarms"] if each["id"] is not None}
-        port.delete(f"/alarms/{broker_named(gone, arguments.dismiss)}")
+        port.delete(f"/alarms/{_gone_broker(port, gone, arguments.dismiss)}")
         return 0
     if arguments.json:
         return _print_json(found)
     _write("\n".join(f"{each['level']}: {each['text']}" for each in found["alarms"]) or "no alarms")
     return 0
+
+
+def _gone_broker(port: AdminPort, gone: Mapping[str, str], text: str) -> str:
+    """Return the id of the broker with this name or id among those that are `gone`; names by id.
+    Raises ConfigError that says how it is with another one."""
+    if text in gone or text in gone.values():
+        return broker_named(gone, text)
+    brokers = {each["id"]: each for each in port.get("/brokers")["brokers"]}
+    names = {broker: str(each["name"] or broker) for broker, each in brokers.items()}
+    broker = broker_named(names, text)
+    has = "is not gone" if brokers[broker]["reachable"] else "has no alarm"
+    raise ConfigError(f"{names[broker]} {has}")
 
 
 RATES = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
