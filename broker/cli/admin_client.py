@@ -209,6 +209,8 @@ def admin_address(arguments: argparse.Namespace) -> Address:
         found: Address = OPTIONS["admin"].read(DEFAULT_ADMIN if value is None else value)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
+    if not found.port:
+        raise ConfigError(f"{where}: address {value!r} has no port to ask")
     return found
 
 
@@ -220,22 +222,40 @@ def credentials_of(arguments: argparse.Namespace) -> Credentials:
     from mqttree.broker.config.yaml_file import ConfigError
 
     where, file = _setting(arguments, "admin-token-file")
-    if not file and arguments.admin_cafile is None:
-        return Credentials()
-    token, context = "", None
-    try:
-        if file:
-            from mqttree.broker.io.admin_access import read_token
+    token = ""
+    if file:
+        from mqttree.broker.io.admin_access import read_token
 
+        try:
             token = read_token(Path(file)).decode()
-        if arguments.admin_cafile is not None:
-            from mqttree.broker.io.tls import client_context
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return Credentials(token, _context(arguments))
 
-            where = "--admin-cafile, --admin-cert"
-            context = client_context(Path(arguments.admin_cafile))
-            if arguments.admin_cert is not None:
-                context.load_cert_chain(arguments.admin_cert, arguments.admin_key)
+
+def _context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
+    """Return TLS as flags ask for it. Raises ConfigError."""
+    from pathlib import Path
+
+    from mqttree.broker.config.yaml_file import ConfigError
+
+    cafile, cert, key = arguments.admin_cafile, arguments.admin_cert, arguments.admin_key
+    for flag, value, needed, other in (
+        ("--admin-cert", cert, "--admin-cafile", cafile),
+        ("--admin-key", key, "--admin-cert", cert),
+    ):
+        if value is not None and other is None:
+            raise ConfigError(f"{flag}: needs {needed}")
+    if cafile is None:
+        return None
+    from mqttree.broker.io.tls import client_context, describe_error
+
+    flag, files = "--admin-cafile", cafile
+    try:
+        context = client_context(Path(cafile))
+        if cert is not None:
+            flag, files = "--admin-cert", " with ".join([cert, *([key] if key else [])])
+            context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{where}: {reason}") from None
-    return Credentials(token, context)
+        raise ConfigError(f"{flag}: cannot use {files}: {describe_error(error)}") from None
+    return context

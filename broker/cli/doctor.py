@@ -21,7 +21,13 @@ from mqttree.broker.base.link_keys import cluster_key
 from mqttree.broker.base.log_format import json_text, printable
 from mqttree.broker.base.version import VERSION
 from mqttree.broker.cli import doctor_checks as checks
-from mqttree.broker.cli.admin_client import AdminPort, Credentials, StatusError, credentials_of
+from mqttree.broker.cli.admin_client import (
+    AdminPort,
+    Credentials,
+    StatusError,
+    TokenError,
+    credentials_of,
+)
 from mqttree.broker.cli.command_line import DEFAULT_ADMIN
 from mqttree.broker.cli.doctor_checks import ERROR, NOTE, Finding, Heard
 from mqttree.broker.cli.link_probe import PADDING, Answer, Prober, probe
@@ -43,7 +49,7 @@ INTERVAL: Final = 1.0
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Look, print what was found, and return the exit code: 1 if there is an error. Raises
-    ConfigError."""
+    ConfigError, and TokenError if the broker of this machine wants another token."""
     settings = read_settings(vars(arguments), os.environ)
     found: list[Finding] = []
     for finding in Doctor(arguments, settings).findings():
@@ -105,7 +111,7 @@ class Doctor:
         self._heard: list[Heard] = []
 
     def findings(self) -> Iterable[Finding]:
-        """Return what is found, as it is found."""
+        """Return what is found, as it is found. Raises TokenError."""
         yield from self._own()
         if self._settings.discovery == "multicast":
             yield from self._listen()
@@ -116,13 +122,17 @@ class Doctor:
             yield from self._compare(AdminPort(self._other, self._credentials))
 
     def _own(self) -> Iterable[Finding]:
-        """Look at the broker of this machine."""
+        """Look at the broker of this machine. Raises TokenError."""
         port = AdminPort(self._settings.admin or split_bind(DEFAULT_ADMIN), self._credentials)
         try:
             self._state = port.federation()
+        except TokenError:
+            raise
         except StatusError as error:
             remedy = "start the broker of this machine, or say where its admin port is (--admin)"
-            yield Finding("broker", checks.WARNING, str(error), remedy)
+            # Whoever names another broker may ask from a machine without one.
+            level = checks.WARNING if self._targets else ERROR
+            yield Finding("broker", level, str(error), remedy)
             return
         yield from checks.check_state(self._state, self._settings.cluster, VERSION)
 
@@ -192,9 +202,6 @@ class Doctor:
     # ---------------------------------------------------------------- the other broker
 
     def _compare(self, port: AdminPort) -> Iterable[Finding]:
-        if self._state is None:
-            yield Finding("broker", NOTE, "without the broker of this machine nothing is compared")
-            return
         try:
             port.get("/summary")
             before = time.time()
@@ -204,6 +211,10 @@ class Doctor:
         except StatusError as error:
             remedy = "name its admin port; it asks for --admin-token-file, or is on loopback only"
             yield Finding("broker", ERROR, str(error), remedy)
+            return
+        if self._state is None:
+            text = "without the broker of this machine nothing is compared"
+            yield Finding("broker", NOTE, text, "say where its admin port is (--admin)")
             return
         ahead, within = there - (before + after) / 2, (after - before) / 2
         yield from checks.check_other(self._state, other, ahead, within)

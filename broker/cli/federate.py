@@ -9,6 +9,7 @@ import signal
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqttree.broker.base import log_format
 from mqttree.broker.base.log_format import log_line
@@ -16,15 +17,17 @@ from mqttree.broker.cli.command_line import Parser, complain
 from mqttree.broker.config.broker_url import BrokerUrl, read_url
 from mqttree.broker.config.options import LEVELS
 from mqttree.broker.config.secret_file import read_secret
-from mqttree.broker.io.federator_driver import FederatorDriver
 from mqttree.broker.io.tls import client_context, describe_error
 from mqttree.federator.federator import Federator
 from mqttree.federator.settings import Codec, NonMember, Settings
 
+if TYPE_CHECKING:
+    from mqttree.broker.io.federator_driver import FederatorDriver
+
 
 def main(words: Sequence[str]) -> int:
     """Carry out `mqttree federate` with these arguments; return the exit code: 0 after a signal, 2
-    for bad input."""
+    for bad input, or if a package is missing."""
     try:
         arguments = _parser().parse_args(words)
     except SystemExit as leave:  # argparse has said why
@@ -33,6 +36,9 @@ def main(words: Sequence[str]) -> int:
         driver = _driver(arguments)
     except (ValueError, OSError) as error:
         complain(" ".join(str(error).split()))
+        return 2
+    except ImportError as error:
+        complain(f"federate: {error.name} is missing; pip install 'mqttree[client]'")
         return 2
     log_format.set_up(arguments.log_level, arguments.log_format)
     import uvloop
@@ -55,7 +61,10 @@ async def _serve(driver: FederatorDriver) -> None:
 
 
 def _driver(arguments: argparse.Namespace) -> FederatorDriver:
-    """Make a federator and its driver of the command line. Raises ValueError and OSError."""
+    """Make a federator and its driver of the command line. Raises ValueError,
+    OSError, and ImportError without the client's package."""
+    from mqttree.broker.io.federator_driver import FederatorDriver
+
     urls = {arguments.id: _url("--broker", arguments.broker)}
     for text in arguments.neighbour:
         number, _, url = text.partition("=")

@@ -17,6 +17,8 @@ def federate(arguments: argparse.Namespace) -> int:
     used."""
     settings = read_settings(vars(arguments), os.environ)
     legs = read_gateway(arguments, settings.name or "")
+    if arguments.no_data_dir and settings.data_dir is not None:
+        flag_error("no_data_dir", f"there is one, {settings.data_dir}")
     first = next(iter(legs.values()))
     if settings.data_dir is None and not arguments.no_data_dir:
         arguments.data_dir = f"./mqttree-{settings.name or first.url.host}"

@@ -61,11 +61,8 @@ def _main(words: list[str]) -> int:
 
         return live.main(words[1:])
     if words and words[0] == "federate" and _asks_for_protocol(words):
-        try:
-            from mqttree.broker.cli import federate
-        except ImportError as error:
-            complain(f"federate: {error.name} is missing; pip install 'mqttree[client]'")
-            return 2
+        from mqttree.broker.cli import federate
+
         return federate.main(words[1:])
     if words and words[0] == "bench":
         bench = _bench()

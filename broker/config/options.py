@@ -462,10 +462,19 @@ def _choice(*choices: str) -> Callable[[object], str]:
     return read
 
 
+def _bound(value: object) -> str:
+    """Return where to listen as a text. "" would be every interface, and comes from a variable that
+    is not set."""
+    text = str(value) if type(value) is int else _text(value).strip()
+    if not text:
+        raise ValueError("expected HOST:PORT, not an empty text")
+    return text
+
+
 def _bind(value: object) -> str:
-    text = str(value) if type(value) is int else _text(value)
+    text = _bound(value)
     split_bind(text)
-    return text.strip()
+    return text
 
 
 def _address(value: object) -> Address:
@@ -476,7 +485,7 @@ def _address(value: object) -> Address:
 
 
 def _admin(value: object) -> Address:
-    found = split_bind(str(value) if type(value) is int else _text(value), 8080)
+    found = split_bind(_bound(value), 8080)
     return Address(found.host or "0.0.0.0", found.port)
 
 

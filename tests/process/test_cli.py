@@ -106,6 +106,20 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
             "mqttree: cannot read nowhere.yaml: No such file or directory",
         ),
         (["status", "--admin", "x:y"], "mqttree: --admin: address 'x:y': port 'y' is not a number"),
+        (["status", "--admin", ""], "mqttree: --admin: expected HOST:PORT, not an empty text"),
+        (["run", "--listen", ""], "mqttree: --listen: expected HOST:PORT, not an empty text"),
+        (["alarms", "--admin", "h:0"], "mqttree: --admin: address 'h:0' has no port to ask"),
+        (
+            ["status", "--admin-cafile", "no-such"],
+            "mqttree: --admin-cafile: cannot use no-such: No such file or directory",
+        ),
+        (["status", "--admin-cert", "c"], "mqttree: --admin-cert: needs --admin-cafile"),
+        (["top", "--admin-key", "k"], "mqttree: --admin-key: needs --admin-cert"),
+        (
+            ["federate", "--broker", "mqtt://h", "--no-data-dir", "--data-dir", "d"],
+            "mqttree: --no-data-dir: there is one, d",
+        ),
+        (["federate", "--protocol"], "mqttree: argument --protocol: expected one argument"),
     ],
 )
 def test_a_wrong_command_line_is_answered_by_one_line(words: list[str], line: str) -> None:
@@ -135,6 +149,16 @@ def test_mqttree_alone_prints_what_there_is() -> None:
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("usage: mqttree ")
     assert "alarms" in found.stdout
+
+
+def test_a_misspelt_protocol_is_named_whatever_package_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "paho.py").write_text("raise ModuleNotFoundError('no', name='paho')")
+    words = ["--id", "1", "--broker", "mqtt://h"]
+    found = mqttree("federate", "--protocol", "spon", *words, PYTHONPATH=str(tmp_path))
+    assert "invalid choice: 'spon'" in one_line(found)
+    found = mqttree("federate", "--protocol", "spohn", *words, PYTHONPATH=str(tmp_path))
+    line = "mqttree: federate: paho is missing; pip install 'mqttree[client]'"
+    assert one_line(found) == line
 
 
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from mqttree.bench.lab.ports import free_ports
 from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.command import mqttree
-from tests.kit.waiting import PATIENCE
+from tests.kit.waiting import PATIENCE, until
 from tests.process.certificates import Authority
 
 
@@ -229,6 +229,33 @@ def test_tls_on_one_side_only_is_found_from_either_side(tmp_path: Path) -> None:
         assert "do not agree on TLS" in result[0][1]
         assert errors(found(*both, at)) == []
         assert secured.running
+
+
+def test_no_answer_of_the_broker_of_this_machine_or_of_the_other_one_is_an_error(
+    two: Cluster,
+) -> None:
+    port, other = free_ports(2)
+    nobody, dead = f"127.0.0.1:{port}", f"127.0.0.1:{other}"
+    alone = ["--discovery", "static", "--seed", two.brokers[0].address, *two.flags]
+    common = ["--cluster", two.cluster, "--admin", nobody, *alone]
+    [(check, text)] = errors(found(*common))
+    assert (check, f"no broker answers at {nobody}" in text) == ("broker", True)
+    assert any(dead in text for _, text in errors(found(*common, "--other", dead)))
+    # Asked about another broker, that is what counts.
+    assert errors(found(*common, two.brokers[0].address)) == []
+    assert errors(found(*common, two.brokers[0].address, "--other", dead)) != []
+
+
+def test_a_doctor_without_the_token_of_its_broker_says_so(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        token = str(tmp_path / "token")
+        broker = cluster.add("--admin-token-file", token, start=False)
+        broker.start()
+        its = options(broker, cluster, "--discovery", "off")
+        until(lambda: doctor(*its, "--admin-token-file", token).returncode == 0, "an answer")
+        answer = doctor(*its)
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert answer.stderr.endswith(" wants a token (--admin-token-file)\n")
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from tests.process.test_legs import Gateway, legs, text_of, up, url
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
 
-def gateway(cluster: Cluster, name: str, foreign: str, *flags: str) -> Gateway:
+def gateway(cluster: Cluster, name: str, foreign: str, *flags: str, data: bool = True) -> Gateway:
     """A gateway that was started; `foreign`: "" for one that leads to itself."""
-    found = Gateway(cluster.folder, name, list(flags), cluster=cluster.cluster)
+    found = Gateway(cluster.folder, name, list(flags), cluster=cluster.cluster, data=data)
     found.foreign = foreign or url(found.port)
     cluster.brokers.append(found)
     found.start().up()
@@ -52,10 +52,9 @@ def test_the_queue_of_a_leg_has_its_own_bound(tmp_path: Path) -> None:
         assert len(broker.lines("leg g: its queue is full")) == 1
 
 
-@pytest.mark.parametrize("more", [(), ("--no-data-dir",)])
-def test_messages_wait_for_a_mosquitto_that_was_never_there(
-    more: tuple[str, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("data", [True, False])
+def test_messages_wait_for_a_mosquitto_that_was_never_there(data: bool, tmp_path: Path) -> None:
+    more = () if data else ("--no-data-dir",)
     foreign = MosquittoBroker(
         tmp_path, "theirs", "persistence true", f"persistence_location {tmp_path}/"
     )
@@ -64,7 +63,7 @@ def test_messages_wait_for_a_mosquitto_that_was_never_there(
             # What it keeps while it is down.
             make(foreign.port, client_id="t", expiry=3600, clean=False).subscribe("t", 2)
             foreign.end(signal.SIGTERM)
-        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off", *more)
+        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off", *more, data=data)
         until(lambda: legs(broker)["g"]["last_error"], "a leg that cannot connect")
         here, sent = make(broker.port), [b"%d" % number for number in range(6)]
         here.done(*[here.publish("t", each, 1 + n % 2) for n, each in enumerate(sent)])
