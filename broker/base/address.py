@@ -111,6 +111,9 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT, least_port: int =
     Raises ValueError with one line that quotes `text`.
     """
     trimmed = text.strip()
+    scheme, url, _ = trimmed.partition("://")
+    if url:
+        raise ValueError(f"address {text!r}: expected HOST:PORT, without {scheme}://")
     if trimmed.startswith("["):
         host, closed, rest = trimmed[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
@@ -121,9 +124,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT, least_port: int =
     elif trimmed.count(":") > 1:
         host, port_text = trimmed, None
         if not is_literal(host):
-            raise ValueError(
-                f"address {text!r}: an IPv6 address with a port is written [IPv6]:PORT"
-            )
+            raise ValueError(f"address {text!r}: expected HOST:PORT, with IPv6 [IPv6]:PORT")
     else:
         host, colon, after = trimmed.partition(":")
         port_text = after if colon else None

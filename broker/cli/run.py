@@ -272,7 +272,7 @@ class _Run:
                     else read_access(ConfigFile.read(file.path))
                 )
                 legs = {} if file is None else read_legs(ConfigFile.read(file.path))
-                self.assembly.check_listeners(access, file)
+                self.assembly.check_access(access, file)
                 token = self._access.read()
                 found = await broker.reload(access)
                 found += self._put_legs_in_force(legs)

@@ -4,7 +4,9 @@ broker inside."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import random
 import socket
 import time
@@ -56,7 +58,7 @@ class Assembly:
             from mqttree.broker.compat.config import read_config
 
             self._amqtt = read_config(file, settings.listen)
-        self.check_listeners(settings.access, settings.file)
+        self.check_access(settings.access, settings.file)
         bind = self._link_bind()
         wall, rng = time.time(), random.SystemRandom()
         folder = settings.data_dir
@@ -95,9 +97,15 @@ class Assembly:
             settings.discovery = "off"
         return bind
 
-    def check_listeners(self, access: AccessSettings, file: ConfigFile | None) -> None:
-        """Check that the listeners that `file` names under `access` exist. Raises ConfigError."""
-        if file is not None and isinstance(access.anonymous, dict):
+    def check_access(self, access: AccessSettings, file: ConfigFile | None) -> None:
+        """Check that the files and listeners that `file` names under `access` are there. Raises
+        ConfigError."""
+        if file is None:
+            return
+        for key, path in (("users", access.users), ("rules", access.rules)):
+            if path is not None and (why := _unreadable(path)):
+                file.fail(("access", key), f"cannot read {path}: {why}")
+        if isinstance(access.anonymous, dict):
             for name in access.anonymous:
                 if name not in self.listeners.by_name:
                     file.fail(("access", "anonymous"), f"there is no listener {name!r}")
@@ -234,3 +242,14 @@ def _disk(
             log.warning("durability is none: the journal in %s is neither read nor written", folder)
         return None
     return JournalWriter(folder, broker_id, sync=settings.durability == "sync", limits=limits)
+
+
+def _unreadable(path: Path) -> str:
+    """Return why a file cannot be read, "" if it can."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.strerror or str(error)
+    if path.is_dir():
+        return os.strerror(errno.EISDIR)
+    return "" if os.access(path, os.R_OK) else os.strerror(errno.EACCES)

@@ -182,7 +182,12 @@ def test_retained_messages_are_found_and_read(three: list[Broker]) -> None:
         binary = get(broker.admin, "/retained/r%2Fbinary")
         assert (binary["text"], binary["base64"], binary["whole"]) == (None, "/wA=", True)
     assert ask(three[0].admin, "GET", "/retained/nothing")[0] == 404
-    assert ask(three[0].admin, "GET", "/retained?filter=a%23")[0] == 400
+    for path, said in (
+        ("/retained?filter=a%23", "filter: 'a#' is no topic filter"),
+        ("/topics?filter=a%23", "filter: 'a#' is no topic filter"),
+        ("/tree?topic=a/%23", "topic: 'a/#' is no topic name"),
+    ):
+        assert ask(three[0].admin, "GET", path) == (400, {"error": said})
 
 
 def test_a_client_is_disconnected_and_its_session_ended(three: list[Broker]) -> None:

@@ -106,6 +106,10 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
             "mqttree: cannot read nowhere.yaml: No such file or directory",
         ),
         (["status", "--admin", "x:y"], "mqttree: --admin: address 'x:y': port 'y' is not a number"),
+        (
+            ["status", "--admin", "http://127.0.0.1:8081"],
+            "mqttree: --admin: address 'http://127.0.0.1:8081': expected HOST:PORT, without http://",
+        ),
         (["status", "--admin", ""], "mqttree: --admin: expected HOST:PORT, not an empty text"),
         (["run", "--listen", ""], "mqttree: --listen: expected HOST:PORT, not an empty text"),
         (["alarms", "--admin", "h:0"], "mqttree: --admin: address 'h:0' has no port to ask"),
@@ -180,6 +184,11 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
             "listeners: {default: {bind: 127.0.0.1:1, max_connections: x}}",
             ":1: listeners.default.max_connections: expected a number",
         ),
+        (
+            "access:\n  users: nosuch\n",
+            ":2: access.users: cannot read nosuch: No such file or directory",
+        ),
+        ("access:\n  rules: /\n", ":2: access.rules: cannot read /: Is a directory"),
         ("plugins:\n  no.such.Plugin: {}\n", ":2: plugins.no.such.Plugin: Plugin import failed"),
         (
             "plugins:\n  amqtt.plugins.authentication.FileAuthPlugin:\n    password-file: x\n",

@@ -13,6 +13,7 @@ from mqttree.broker.cluster.strategy.path_costs import RELAY
 from mqttree.broker.io.api.federation import spanning_tree
 from mqttree.broker.io.api.routes import RequestError
 from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.strings import shorten
 from mqttree.routing.shortest_paths import Graph
 from mqttree.routing.topic_filter import valid_topic_name
 
@@ -57,7 +58,7 @@ def _receivers(parts: Parts, topic: str, brokers: Iterable[bytes]) -> set[bytes]
     if not topic:
         return set(brokers)
     if not valid_topic_name(topic):
-        raise RequestError(400, "topic is no topic name")
+        raise RequestError(400, f"topic: {shorten(topic)} is no topic name")
     name = topic.encode()
     try:
         route = parts.dispatcher.routes.get(name) or parts.dispatcher.route(name, keep=False)

@@ -13,6 +13,7 @@ from mqttree.broker.io.api.clients import BETWEEN
 from mqttree.broker.io.api.routes import RequestError
 from mqttree.broker.io.api.search import AT_ONCE, Page
 from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.strings import shorten
 from mqttree.routing.group_selection import parse_key
 from mqttree.routing.topic_filter import matches, valid_topic_filter
 
@@ -58,7 +59,7 @@ def top_topics(parts: Parts, topic_filter: str, text: str, limit: int) -> dict[s
 
 def _check(topic_filter: str) -> None:
     if not valid_topic_filter(topic_filter):
-        raise RequestError(400, "filter is no topic filter")
+        raise RequestError(400, f"filter: {shorten(topic_filter)} is no topic filter")
 
 
 def traffic(parts: Parts, most: int, cpu: float) -> dict[str, Any]:

@@ -306,7 +306,7 @@ def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: st
         ("discovery", "", "'' is not one of multicast, static, dns, off"),
         ("listen", "127.0.0.1:65536", "address '127.0.0.1:65536': port '65536' is not a number"),
         ("listen", "300.0.0.1:1", "address '300.0.0.1:1': '300.0.0.1' is not an IPv4 address"),
-        ("listen", "::1:1883:x", "address '::1:1883:x': an IPv6 address with a port is written"),
+        ("listen", "::1:1883:x", "address '::1:1883:x': expected HOST:PORT, with IPv6 [IPv6]:PORT"),
         ("advertise", "0.0.0.0:1", "address '0.0.0.0:1': it has to be one address"),
         ("seed", ["0.0.0.0:1"], "address '0.0.0.0:1': a seed has to name one host"),
         ("seed", [""], "address '': host is empty"),
