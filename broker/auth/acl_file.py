@@ -8,11 +8,11 @@ allow|deny  publish|subscribe|receive|all  FILTER
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 from mqttree.broker.auth.authorization import ACTIONS, Rule, Rules, Subject
 from mqttree.broker.auth.limits import AuthLimits
-from mqttree.broker.config.yaml_file import ConfigError, read_text
+from mqttree.broker.config.yaml_file import ConfigError, did_you_mean, read_text
 from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from mqttree.routing.topic_filter import valid_topic_filter
 
@@ -75,7 +75,7 @@ def parse_rules(
                     )
                 )
             else:
-                raise ValueError(f"{_shown(word)} is none of allow, deny, {', '.join(HEADS)}")
+                raise ValueError(_none_of(word, ("allow", "deny", *HEADS)))
         except ValueError as error:
             raise ConfigError(f"{path}:{number}: {error}") from None
     return Rules(found)
@@ -107,7 +107,7 @@ def _rule(order: int, line: int, allow: bool, rest: str, levels: int) -> Rule:
     if not action:
         raise ValueError(f"one of {', '.join(ACTIONS)} is missing")
     if action not in ACTIONS:
-        raise ValueError(f"{_shown(action)} is none of {', '.join(ACTIONS)}")
+        raise ValueError(_none_of(action, ACTIONS))
     if not topic_filter:
         raise ValueError("the topic filter is missing")
     if topic_filter.startswith("$share/"):
@@ -121,6 +121,11 @@ def _rule(order: int, line: int, allow: bool, rest: str, levels: int) -> Rule:
     if topic_filter.count("/") >= levels:
         raise ValueError(f"the filter has more than {levels} levels")
     return rule
+
+
+def _none_of(word: str, known: Iterable[str]) -> str:
+    words = list(known)
+    return f"{_shown(word)} is none of {', '.join(words)}{did_you_mean(word[:60], words)}"
 
 
 def _shown(text: str) -> str:

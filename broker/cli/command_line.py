@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 DEFAULT_ADMIN = "127.0.0.1:8080"
@@ -20,6 +20,11 @@ class Parser(argparse.ArgumentParser):
         """Return what formats help. It is asked for each option that is added, and without a width
         it would load a module for that alone (4 ms)."""
         return argparse.HelpFormatter(self.prog, width=_columns() - 2)
+
+    @property
+    def flags(self) -> Collection[str]:
+        """All flags that it takes ahead of a command."""
+        return self._option_string_actions
 
     def error(self, message: str) -> NoReturn:
         """Write `message` to the standard error, with the word that was meant if one is close.

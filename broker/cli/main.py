@@ -72,6 +72,9 @@ def _main(words: list[str]) -> int:
         if not words:
             parser.print_help()
             return 0
+        if words[0].startswith("-") and words[0] not in parser.flags:
+            # argparse would rather miss a command.
+            parser.error(f"unrecognized arguments: {words[0]}")
         arguments = parser.parse_args(words)
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2

@@ -25,6 +25,7 @@ from mqttree.broker.config.options import (
     read_legs,
     read_settings,
     split_bind,
+    unknown_variables,
 )
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.core.session_owner import LEG_LISTENER
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace, legs: Mapping[str, LegModel] | None = Non
     used."""
     settings = read_settings(vars(arguments), os.environ)
     log_format.set_up(settings.log_level, settings.log_format)
+    for line in unknown_variables(os.environ):
+        log.warning(line)
     from mqttree.broker.service.assembly import Assembly
 
     raise_file_limit()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from mqttree.broker.config.broker_url import BrokerUrl, read_url
 from mqttree.broker.config.secret_file import read_secret
-from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, did_you_mean, kind_of
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.retained_rules import Retain
 from mqttree.broker.leg.rules import RuleError, Rules, parse_rule
@@ -192,7 +192,7 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
     url, *others = _urls(values, fail)
     version = str(values.get("mqtt") or "auto")
     if version not in VERSIONS:
-        fail("mqtt", f"must be one of {', '.join(VERSIONS)}, not {shorten(version)}")
+        fail("mqtt", _must_be(version, VERSIONS))
     cert, key = _path(values, "cert", fail), _path(values, "key", fail)
     if key is not None and cert is None:
         fail("key", "is of no use without cert")
@@ -206,7 +206,7 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
             fail("password_file", str(error))
     start = str(values.get("start") or "automatic")
     if start not in STARTS:
-        fail("start", f"must be one of {', '.join(STARTS)}, not {shorten(start)}")
+        fail("start", _must_be(start, STARTS))
     for option in ("idle_timeout", "threshold"):
         if values.get(option) is not None and start != "lazy":
             fail(option, "is of no use without start lazy")
@@ -329,13 +329,19 @@ def _switch(values: Mapping[str, object], option: str, fail: Fail) -> bool:
     return bool(value)
 
 
+def _must_be(word: str, words: Iterable[str]) -> str:
+    known = list(words)
+    hint = did_you_mean(word[:60], known)
+    return f"must be one of {', '.join(known)}, not {shorten(word)}{hint}"
+
+
 def _one_of(values: Mapping[str, object], option: str, words: list[str], fail: Fail) -> str:
     """Return a word of an option, the first one of `words` if none is given."""
     word = values.get(option)
     # YAML reads the word off as False.
     word = words[0] if word is None else "off" if word is False else word
     if word not in words:
-        fail(option, f"must be one of {', '.join(words)}, not {shorten(str(word))}")
+        fail(option, _must_be(str(word), words))
     return str(word)
 
 

@@ -20,7 +20,7 @@ from mqttree.broker.config.listener_options import (
     unix_path,
 )
 from mqttree.broker.config.options import split_bind
-from mqttree.broker.config.yaml_file import ConfigFile, KeyPath, kind_of
+from mqttree.broker.config.yaml_file import ConfigFile, KeyPath, kind_of, not_one_of
 
 FILES = ("cafile", "capath", "certfile", "keyfile")
 
@@ -85,7 +85,7 @@ def listener_entries(file: ConfigFile, listen: str | None = None) -> dict[str, A
 def _check_entry(file: ConfigFile, path: KeyPath, entry: dict[str, Any], kind: object) -> None:
     """Check the `entry` of one listener of this `kind`, which is at `path`. Raises ConfigError."""
     if kind not in KINDS:
-        file.fail((*path, "type"), f"{kind!r} is not one of {', '.join(KINDS)}")
+        file.fail((*path, "type"), not_one_of(kind, KINDS))
     for key, (types, words) in TYPES.items():
         value = entry.get(key)
         if key in entry and (

@@ -8,7 +8,7 @@ from typing import Any
 
 from mqttree.broker.config.node_config import MAX_INFLIGHT
 from mqttree.broker.config.options import number, switch
-from mqttree.broker.config.yaml_file import ConfigFile, kind_of
+from mqttree.broker.config.yaml_file import ConfigFile, kind_of, not_one_of
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 Reader = Callable[[object], Any]
@@ -92,7 +92,7 @@ def _text(value: object) -> str:
 
 def _permanent(value: object) -> bool:
     if value not in ("permanent", "temporary"):
-        raise ValueError(f"{value!r} is not one of permanent, temporary")
+        raise ValueError(not_one_of(value, ("permanent", "temporary")))
     return value == "permanent"
 
 

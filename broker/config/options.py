@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +25,13 @@ from mqttree.broker.config.model import BrokerModel, ClusterModel, values
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.config.routing_modes import ROUTINGS
 from mqttree.broker.config.secret_file import read_secret
-from mqttree.broker.config.yaml_file import ConfigError, ConfigFile, kind_of
+from mqttree.broker.config.yaml_file import (
+    ConfigError,
+    ConfigFile,
+    did_you_mean,
+    kind_of,
+    not_one_of,
+)
 from mqttree.discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from mqttree.discovery.drivers.multicast import GROUP, PORT, interfaces_for
 from mqttree.discovery.seeds import parse_seeds, split_seeds
@@ -456,7 +463,7 @@ def _choice(*choices: str) -> Callable[[object], str]:
         if value is False and "off" in choices:  # what YAML makes of a bare `off`
             return "off"
         if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
+            raise ValueError(not_one_of(value, choices))
         return value
 
     return read
@@ -602,15 +609,18 @@ def _files(value: object, files: Sequence[str], *switches: str) -> dict[str, Any
     found: dict[str, Any] = {}
     for key, entry in value.items():
         name = str(key).replace("-", "_")
-        if name in switches and isinstance(entry, bool):
-            found[name] = entry
+        if name in switches:
+            try:
+                found[name] = switch(entry)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
         elif name in files:
             found[name] = _path(entry)
             if not found[name].is_file():
                 raise ValueError(f"{name}: cannot read {entry}: No such file")
         else:
-            words = [*files, *(f"{each} (true or false)" for each in switches)]
-            raise ValueError(f"{key!r} is not one of {', '.join(words)}")
+            known = [each.replace("_", "-") for each in (*files, *switches)]
+            raise ValueError(f"{key}: unknown key{did_you_mean(str(key), known)}")
     return found
 
 
@@ -704,6 +714,29 @@ OPTIONS: dict[str, Option] = {
 """Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are
 flags and MQTTREE_ variables as well.
 
-Other MQTTREE_ variables are left alone: a container network makes up some of its own for a service
-of that name.
+Of other MQTTREE_ variables `unknown_variables` tells.
 """
+
+_OTHERS = re.compile(r"CORE|COMPILE|OPTIMISE|TESTS|(\w+_)?(SERVICE_(HOST|PORT)|PORT|ENV)(_\w+)?")
+"""What else begins with MQTTREE_: the build's and the tests' own variables, and those that a
+container network makes up for a service of that name."""
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable that looks like an option and is none. `environment`: as
+    os.environ."""
+    known = [
+        "MQTTREE_CONFIG",
+        *(f"MQTTREE_{name.upper()}" for name, o in OPTIONS.items() if o.flag),
+    ]
+    lines = []
+    for variable in sorted(environment):
+        name = variable.removeprefix("MQTTREE_")
+        if name == variable or variable in known or _OTHERS.fullmatch(name):
+            continue
+        key = name.lower()
+        hint = did_you_mean(variable, known)
+        if key in OPTIONS:
+            hint = f": write {key.replace('_', '-')} into the configuration file"
+        lines.append(f"{variable} is no variable of mqttree{hint}")
+    return lines

@@ -168,6 +168,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def not_one_of(value: object, words: Iterable[str]) -> str:
+    """Return what is wrong with a `value` that is none of the `words`."""
+    known = list(words)
+    hint = did_you_mean(value, known) if isinstance(value, str) else ""
+    return f"{value!r} is not one of {', '.join(known)}{hint}"
+
+
 def kind_of(value: object) -> str:
     """Return the kind of a YAML value, for error texts."""
     match value:

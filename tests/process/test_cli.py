@@ -99,6 +99,7 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
             ["run", "--sed=h:1"],
             "mqttree: unrecognized arguments: --sed=h:1; did you mean --seed? (see mqttree run",
         ),
+        (["-V"], "mqttree: unrecognized arguments: -V (see mqttree --help)"),
         (["run", "--lis", "127.0.0.1:1"], "mqttree: unrecognized arguments: --lis"),
         (["run", "--listen"], "mqttree: argument --listen: expected one argument"),
         (
@@ -140,6 +141,8 @@ def test_a_wrong_command_line_is_answered_by_one_line(words: list[str], line: st
         (["bench", "lod"], "load"),
         (["bench", "run", "local", "--shrt"], "--short"),
         (["completion", "bsh"], "bash"),
+        (["--verison"], "--version"),
+        (["--verison", "run"], "--version"),
     ],
 )
 def test_a_misspelt_command_or_flag_is_answered_by_the_one_that_was_meant(
@@ -255,6 +258,16 @@ def test_a_signal_stops_a_broker_cleanly(number: signal.Signals) -> None:
     assert f"x listens on 127.0.0.1:{port}, admin 127.0.0.1:{admin}, id " in first
     assert first.endswith("cluster mqttree, discovery off, anonymous access allowed")
     assert last.endswith("INFO stopping")
+
+
+def test_a_variable_that_is_none_is_one_warning_line() -> None:
+    port, admin = free_ports(2)
+    with started(*running(port, admin), env=surroundings(MQTTREE_LISTN="x")) as process:
+        until(lambda: answer(admin), "the broker answers")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    [line] = [line for line in said.splitlines() if "WARNING" in line]
+    assert line.endswith("MQTTREE_LISTN is no variable of mqttree; did you mean 'MQTTREE_LISTEN'?")
 
 
 PLUGINS = {

@@ -35,7 +35,12 @@ WRONG = [
     ),
     ("allow all " + "/" * 201, "1: the filter has more than 201 levels"),
     ("topic read a", f"1: 'topic' is none of {FIRST_WORDS}"),
-    ("Allow all a", f"1: 'Allow' is none of {FIRST_WORDS}"),
+    ("Allow all a", f"1: 'Allow' is none of {FIRST_WORDS}; did you mean 'allow'?"),
+    ("usr anna", f"1: 'usr' is none of {FIRST_WORDS}; did you mean 'user'?"),
+    (
+        "allow pubish a",
+        "1: 'pubish' is none of publish, subscribe, receive, all; did you mean 'publish'?",
+    ),
     ("user", "1: 'user' needs a name"),
     ("client", "1: 'client' needs a pattern"),
     ("listener", "1: 'listener' needs a name"),

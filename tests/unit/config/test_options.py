@@ -19,7 +19,13 @@ from mqttree.broker.compat.config import read_config
 from mqttree.broker.config.listener_model import describe_listeners, exposed, link_bind
 from mqttree.broker.config.listener_section import read_listeners
 from mqttree.broker.config.mqtt_options import node_options
-from mqttree.broker.config.options import FederationSettings, RunSettings, read_settings, split_bind
+from mqttree.broker.config.options import (
+    FederationSettings,
+    RunSettings,
+    read_settings,
+    split_bind,
+    unknown_variables,
+)
 from mqttree.broker.config.secret_file import too_open
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.limits import DEFAULTS
@@ -188,10 +194,23 @@ WRONG_VALUES = {
         ("interfaces: eth0", "'eth0' is not the IPv4 address of an interface"),
         ("secret-file: nowhere", "cannot read nowhere: No such file or directory"),
         ("discovery: on", "True is not one of multicast, static, dns, off"),
+        (
+            "discovery: multicats",
+            "'multicats' is not one of multicast, static, dns, off; did you mean 'multicast'?",
+        ),
+        ("routing: topc", "'topc' is not one of flood, interest, topic, srt, ort; did you mean 't"),
+        ("tls: {cafle: x}", "cafle: unknown key; did you mean 'cafile'?"),
+        ("admin-tls: {certfle: x}", "certfle: unknown key; did you mean 'certfile'?"),
+        (
+            "tls: {check-hostnam: true}",
+            "check-hostnam: unknown key; did you mean 'check-hostname'?",
+        ),
+        ("tls: {check-hostname: 1}", "check-hostname: expected true or false, not the number 1"),
     ],
     "listeners.default": [
         ("max-connections: -2", "-2 is not a number of connections, or -1 for as many as come"),
         ("type: udp", "'udp' is not one of tcp, ws, external"),
+        ("type: tpc", "'tpc' is not one of tcp, ws, external; did you mean 'tcp'?"),
         ("bind: [a]", "expected a text or nothing, not a list"),
         ("bind: a:b:c", "address 'a:b:c'"),
         ("max-connections: many", "expected a number, not the text 'many'"),
@@ -331,6 +350,29 @@ def test_a_wrong_flag_is_named(tmp_path: Path, flag: str, value: Any, reason: st
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: str, line: str) -> None:
     assert refusal(tmp_path, config=path).startswith(line)
+
+
+def test_variables_that_are_none_are_named() -> None:
+    environment = {
+        "MQTTREE_LISTN": "x",
+        "MQTTREE_HELLO": "1",
+        "MQTTREE_ADMIN": "127.0.0.1:8080",
+        "MQTTREE_CONFIG": "c",
+        "MQTTREE_CORE": "python",
+        "PATH": "x",
+        # What container networks make of services named mqttree and mqttree-admin.
+        "MQTTREE_SERVICE_HOST": "x",
+        "MQTTREE_SERVICE_PORT_MQTT": "x",
+        "MQTTREE_PORT": "tcp://10.0.0.1:1883",
+        "MQTTREE_PORT_1883_TCP_ADDR": "x",
+        "MQTTREE_ADMIN_PORT": "tcp://10.0.0.1:8080",
+        "MQTTREE_ENV_PATH": "x",
+    }
+    assert unknown_variables(environment) == [
+        "MQTTREE_HELLO is no variable of mqttree: write hello into the configuration file",
+        "MQTTREE_LISTN is no variable of mqttree; did you mean 'MQTTREE_LISTEN'?",
+    ]
+    assert unknown_variables({}) == []
 
 
 def test_a_wrong_variable_is_named(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_new_token_holds_from_the_reload_on(tmp_path: Path) -> None:
     [
         ("yes", "expected certfile, keyfile, cafile"),
         ("{certfile: a}", "certfile: cannot read a"),
-        ("{verify: yes}", "'verify' is not one of certfile, keyfile, cafile"),
+        ("{verify: yes}", "verify: unknown key"),
         ("{}", "needs certfile and keyfile"),
     ],
 )

@@ -76,6 +76,10 @@ legs:
         ("legs: {x: {broker: 'mqtt://u@h', password-file: /nix}}", "password-file: cannot read"),
         ("legs: {x: {broker: h, max-qos: 3}}", "max-qos: must be a whole number from 0 to 2"),
         ("legs: {x: {broker: h, max-qos: yes}}", "must be a whole number from 0 to 2, not 'True'"),
+        (
+            "legs: {x: {broker: h, start: lzy}}",
+            "start: must be one of automatic, lazy, once, not 'lzy'; did you mean 'lazy'?",
+        ),
         ("legs: {x: {broker: h, start: never}}", "start: must be one of automatic, lazy, once"),
         ("legs: {x: {broker: h, threshold: 2}}", "threshold: is of no use without start lazy"),
         ("legs: {x: {broker: []}}", "legs.x.broker: is missing"),
