@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from mqttree.broker.base.log_format import json_text, printable
 from mqttree.broker.cli.admin_client import AdminPort, StatusError, admin_port
 from mqttree.broker.cli.table import cut, duration, rate, size, table
+from mqttree.broker.cluster.drain import counted
 
 TOPICS = 20
 """topics that are asked for."""
@@ -79,12 +80,14 @@ def draw(seen: Look, sort: str, height: int, columns: int, old: str = "") -> lis
     """
     own = next(broker for broker in seen.topology["brokers"] if broker["here"])
     summary = seen.summary
+    counts = "  ".join(
+        counted(summary[f"{name}s"], name) for name in ("client", "session", "subscription")
+    )
     lines = [
         f"{own['name']}  cluster {seen.topology['cluster']}  "
-        f"{summary['brokers']} brokers  {summary['links_up']} links here  "
+        f"{counted(summary['brokers'], 'broker')}  {counted(summary['links_up'], 'link')} here  "
         f"up {duration(summary['uptime_s'])}  sorted by {sort}",
-        f"here: {summary['clients']:,} clients  {summary['sessions']:,} sessions  "
-        f"{summary['subscriptions']:,} subscriptions  {summary['retained']:,} retained  "
+        f"here: {counts}  {summary['retained']:,} retained  "
         f"cpu {summary['cpu']:.0%}  kept {size(summary['memory_bytes'])}  "
         f"queued {size(summary['queued_bytes'])}  dropped {rate(summary['dropped_per_s'])}/s",
     ]

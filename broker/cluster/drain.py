@@ -132,8 +132,8 @@ def _number(values: Mapping[str, str], name: str, low: float, high: float) -> fl
 
 
 def counted(number: int, name: str) -> str:
-    """Return "1 client", "2 clients"."""
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+    """Return "1 client", "2,000 clients"."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 class DrainedBroker(CoreBroker, Protocol):

@@ -287,7 +287,7 @@ FAULTS: Final = {
     "dropped_link": "messages dropped at a link",
     "retained_clock_ahead": "messages of brokers whose clock is ahead",
     "link_wrong_secret": "links with a wrong cluster secret",
-    "turns_long": "turns of the event loop of more than 50 ms",
+    "turns_long": "times that clients waited for more than 50 ms, as broker or machine was busy",
     "plugin_errors": "errors of plugins",
     "admin_unauthorized": "requests to the admin port without its token",
 }

@@ -144,6 +144,13 @@ def test_top_draws_brokers_topics_and_alarms_within_the_terminal() -> None:
     assert len(HEAD) == 8
 
 
+def test_top_says_one_broker_of_one() -> None:
+    look = seen(broker("b0"))._replace(summary=SUMMARY | {"brokers": 1, "clients": 1234})
+    first, second = draw(look, "name", 40, 200)[:2]
+    assert "  1 broker  1 link here  " in first
+    assert second.startswith("here: 1,234 clients  4 sessions  5 subscriptions  6 retained  ")
+
+
 @pytest.mark.parametrize("sort", sorted(set(SORTS) - {"name"}))
 def test_top_sorts_brokers_by_the_highest_number_first(sort: str) -> None:
     low, high, none = broker("b0"), broker("b1"), broker("b2")

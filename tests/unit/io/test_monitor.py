@@ -59,6 +59,14 @@ def test_what_is_dropped_is_an_alarm_for_a_minute() -> None:
     assert watch.alarms() == []
 
 
+def test_a_long_turn_is_told_as_what_clients_notice() -> None:
+    watch = Watch()
+    watch.node.counters.turns_long += 1
+    watch.look()
+    text = "times that clients waited for more than 50 ms, as broker or machine was busy: 1 within"
+    assert watch.alarms() == [("warning", f"{text} 60 s")]
+
+
 def test_a_leg_that_is_down_is_an_error_ahead_of_warnings() -> None:
     watch = Watch()
     watch.node.counters.plugin_errors += 1
