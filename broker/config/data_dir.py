@@ -3,6 +3,7 @@ data."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -32,6 +33,17 @@ class BrokerIdentity(Record):
     key: BrokerKey
 
 
+def check_name(number: int, path: Path) -> None:
+    """Check that an open file (`number`) is still the one at `path`: what is written to one that
+    was removed, renamed or replaced would be found by nobody. Raises OSError."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        raise OSError(errno.ENOENT, f"{path} is gone") from None
+    if not os.path.samestat(there, os.fstat(number)):
+        raise OSError(errno.ESTALE, f"{path} is another file")
+
+
 class DataDir:
     """The folder of one broker, locked while the object is open."""
 
@@ -39,23 +51,32 @@ class DataDir:
         """Make the folder if it does not exist, and lock it. Raises ConfigError if that fails, or
         another broker has it."""
         self.path = path
-        self._lock = -1
+        # What the next start needs to be the same broker: name -> text.
+        self._texts: dict[str, str] = {}
+        self._lock = self._locked()
+
+    def _locked(self) -> int:
+        """Make the folder if it does not exist. Returns its lock, an open file. Raises
+        ConfigError."""
+        path, lock = self.path, -1
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, b"%d\n" % os.getpid(), 0)
         except BlockingIOError:
-            holder = os.pread(self._lock, _MAX_FILE, 0).strip()
-            self.close()
+            holder = os.pread(lock, _MAX_FILE, 0).strip()
+            os.close(lock)
             process = f" (process {holder.decode()})" if holder.isdigit() else ""
             raise ConfigError(
                 f"data directory {path} is in use by another broker{process}"
             ) from None
         except OSError as error:
-            self.close()
+            if lock >= 0:
+                os.close(lock)
             raise ConfigError(f"data directory {path}: {error.strerror or error}") from None
+        return lock
 
     def close(self) -> None:
         """Release the lock, so that another broker may use the folder; harmless when repeated."""
@@ -96,7 +117,44 @@ class DataDir:
                 "remove the folder for a new broker id"
             )
         self._write("boot", str(boot))
+        self._texts = {
+            "broker-key": (key.seed + key.public).hex(),
+            "broker-id": key.id.hex(),
+            "boot": str(boot),
+        }
         return BrokerIdentity(key.id, boot, key)
+
+    def check(self) -> None:
+        """Check that the next start would be the same broker, and that no other one can start here
+        meanwhile. Raises OSError or ConfigError."""
+        check_name(self._lock, self.path / "lock")
+        for name, text in self._texts.items():
+            if (there := self._text(name)) != text:
+                raise ConfigError(f"{self.path / name} is {'changed' if there else 'gone'}")
+
+    def restore(self) -> None:
+        """Lock the folder again, and write again who the broker is, where that is not there any
+        more. Raises ConfigError; also if the folder is another broker's by now, which is left as it
+        is."""
+        lock = self._lock
+        try:
+            check_name(lock, self.path / "lock")
+        except OSError:
+            lock = self._locked()
+        try:
+            for name, text in self._texts.items():
+                there = self._text(name)
+                if there and there != text and name != "boot":
+                    raise ConfigError(f"{self.path / name} is another broker's")
+                if there != text:
+                    self._write(name, text)
+        except ConfigError:
+            if lock != self._lock:
+                os.close(lock)
+            raise
+        if lock != self._lock:
+            os.close(self._lock)
+            self._lock = lock
 
     def alarms(self) -> list[Any]:
         """Return the alarms of brokers that are gone, as `keep_alarms` wrote them. Raises
@@ -139,6 +197,10 @@ class DataDir:
             return None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+    def _text(self, name: str) -> str:
+        """Return what a file has; an empty text if there is none."""
+        return (self._read(name) or b"").decode(errors="replace").strip().lower()
 
     def _write(self, name: str, text: str, *, sync: bool = True) -> None:
         """Replace a file as a whole: after a crash there is the old text or the new one, never half

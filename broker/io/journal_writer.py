@@ -6,13 +6,15 @@ decides nothing.
                                     read
 
 Only the thread waits for the disk: it writes all frames that have come since the last write in one
-piece, with `sync` waits until they are on the disk, and reports them. It looks once a second, with
-`sync` before it reports, whether the file still has its name: removed or renamed, the next start
-would not find it, which counts as a failed write. Without `sync` it reports
+piece, with `sync` waits until they are on the disk, and reports them. Without `sync` it reports
 frames when the kernel has them, which survives the process, and another thread puts them on the
 disk once a second. Only the beginning of a segment waits for the disk in both modes: if after a
 power cut it were there and the end of the segment before it were not, recovery would read a journal
 with a gap.
+
+It looks once a second whether the next start would find all that it needs: the segments and, beside
+them, who the broker is; with `sync` before each report whether the file still has its name. What
+was removed or renamed counts as a failed write, and the next segment makes all of it again.
 
 Without `sync` the event loop writes small frames itself (`write_at_once`) while the thread has
 nothing to do and nothing is being put on the disk: a copy into the kernel's memory takes a few us,
@@ -22,6 +24,7 @@ and handing it to a thread and back many times as long.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import threading
@@ -32,10 +35,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
+from mqttree.broker.config.data_dir import DataDir, check_name
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.limits import IoLimits
-from mqttree.broker.io.tail_writer import TailWriter, check_name
+from mqttree.broker.io.tail_writer import TailWriter
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.records import (
     HEADER_SIZE,
@@ -86,10 +90,20 @@ class Loaded:
 class JournalWriter:
     """The segments of one journal."""
 
-    def __init__(self, folder: Path, broker_id: bytes, *, sync: bool, limits: IoLimits) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker_id: bytes,
+        *,
+        sync: bool,
+        limits: IoLimits,
+        data: DataDir | None = None,
+    ) -> None:
         """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
         `sync`: report frames when they are on the disk, not when the kernel has them. `limits`: of
-        the files. Raises ConfigError: the folder cannot be written to."""
+        the files. `data`: who the broker is, in `folder`; None: nobody looks after that. Raises
+        ConfigError: the folder cannot be written to."""
+        self._data = data
         self.folder = folder / "journal"
         self.sync = sync
         self._limits = limits
@@ -122,8 +136,10 @@ class JournalWriter:
         self._flushing = False
         # The event loop writes nothing before (s): the kernel has let it wait.
         self._at_once_after = 0.0
-        # When the file was last found under its name (s).
+        # When all files were last found under their names (s).
         self._found_at = 0.0
+        # The segments before the file that the next start needs, and their bytes.
+        self._older: dict[Path, int] = {}
         # Segments before this one are deleted with the next flush.
         self._spent = 0
         try:
@@ -159,6 +175,9 @@ class JournalWriter:
             # If this fails, the files are as before.
             with contextlib.suppress(OSError):
                 self._compact(loaded)
+        for _, path in self._files():
+            with contextlib.suppress(OSError):
+                self._older[path] = path.stat().st_size
         return loaded
 
     def _compact(self, loaded: Loaded) -> None:
@@ -345,10 +364,16 @@ class JournalWriter:
             and time.monotonic() >= self._found_at + self._limits.journal_flush_s
         )
 
-    def _check_name(self) -> None:
-        """Check that the next start would find the file. Raises OSError."""
+    def _check_names(self) -> None:
+        """Check that the next start would find all that it needs. Raises OSError or ConfigError."""
         self._found_at = time.monotonic()
         check_name(self._file, self._path)
+        for path, size in list(self._older.items()):
+            # The flusher may have deleted it meanwhile.
+            if _size(path) != size and path in self._older:
+                raise OSError(errno.ENOENT, f"{path} is gone or has lost its end")
+        if self._data is not None:
+            self._data.check()
 
     def _resume(
         self, work: list[AppendFrame | BeginSegment | DiscardSegments], closing: bool
@@ -363,7 +388,7 @@ class JournalWriter:
             elif self._flush_due:
                 self._flush_beside()
             if self._name_due:
-                self._check_name()
+                self._check_names()
         except Exception as error:
             # Whatever the error is: without this thread no acknowledgement would go out.
             self._failed(error)
@@ -478,7 +503,7 @@ class JournalWriter:
         try:
             if dirty:
                 os.fdatasync(self._file)
-                self._check_name()
+                check_name(self._file, self._path)
         except OSError as error:
             self._failed(error)
             if last is None and self._last is not None:
@@ -491,9 +516,7 @@ class JournalWriter:
 
     def _failed(self, error: Exception) -> None:
         self._spent = 0
-        self._error = (
-            (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-        )
+        self._error = _text(error)
         # Half a frame would be cut off at the next start, with a log line.
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._at)
@@ -514,14 +537,16 @@ class JournalWriter:
         path, number = self.folder / f"{effect.segment:08d}", -1
         head = encode_header(self._id, effect.segment, full_snapshot=effect.full_snapshot)
         try:
+            if self._data is not None and effect.full_snapshot:
+                self._data.restore()
             self.folder.mkdir(mode=0o700, exist_ok=True)
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             if os.pwrite(number, head, 0) != len(head):
                 raise OSError(28, "No space left on device")
             os.fsync(number)
             _sync_folder(self.folder)
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, ConfigError) as error:
+            why = _text(error)
             if self._file < 0:
                 self._error = why
             if number >= 0:
@@ -530,6 +555,10 @@ class JournalWriter:
                 with contextlib.suppress(OSError):
                     path.unlink()
             return why
+        if effect.full_snapshot:
+            self._older.clear()
+        elif self._file >= 0:
+            self._older[self._path] = self._at
         self._close_file()
         self._found_at = time.monotonic()
         self._file, self._path, self._at, self._error, self._last = (
@@ -557,6 +586,7 @@ class JournalWriter:
         with contextlib.suppress(OSError, ConfigError):
             for segment, path in self._files():
                 if those(segment):
+                    self._older.pop(path, None)
                     path.unlink()
             _sync_folder(self.folder)
 
@@ -570,6 +600,18 @@ class JournalWriter:
             self._dirty = False
             with contextlib.suppress(OSError):
                 os.close(number)
+
+
+def _text(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file; -1: there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 def _sync_folder(path: Path) -> None:

@@ -10,13 +10,13 @@ acknowledgements that wait for the journal.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from mqttree.broker.config.data_dir import check_name
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from mqttree.broker.persistence.log_tail import TailLoaded
@@ -28,17 +28,6 @@ TailEffect = TailWrite | TailRead | TailSync | TailDrop
 
 TailCallback = Callable[[TailEffect, object], None]
 """Takes an effect that was carried out, and the answer."""
-
-
-def check_name(number: int, path: Path) -> None:
-    """Check that an open file (`number`) is still the one at `path`: what is written to one that
-    was removed, renamed or replaced would be found by nobody. Raises OSError."""
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        raise OSError(errno.ENOENT, f"{path} is gone") from None
-    if not os.path.samestat(there, os.fstat(number)):
-        raise OSError(errno.ESTALE, f"{path} is another file")
 
 
 class TailWriter:

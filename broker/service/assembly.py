@@ -70,7 +70,11 @@ class Assembly:
                 else fresh_identity(wall, rng)
             )
             self.federation = _federation(settings, bind, identity)
-            self.disk = None if folder is None else _disk(settings, folder, identity.id, limits)
+            self.disk = (
+                _disk(settings, self._folder, identity.id, limits)
+                if self._folder is not None
+                else None
+            )
         except BaseException:
             self.close()
             raise
@@ -233,15 +237,16 @@ def _federation(
 
 
 def _disk(
-    settings: RunSettings, folder: Path, broker_id: bytes, limits: Limits
+    settings: RunSettings, data: DataDir, broker_id: bytes, limits: Limits
 ) -> JournalWriter | None:
-    """Return the files of the journal in `folder`, None without a journal. `settings`: say whether
+    """Return the files of the journal in `data`, None without a journal. `settings`: say whether
     there is one; `broker_id`: whose it is; `limits`: of the files. Raises ConfigError."""
+    folder, sync = data.path, settings.durability == "sync"
     if settings.durability == "none":
         if (folder / "journal").exists():
             log.warning("durability is none: the journal in %s is neither read nor written", folder)
         return None
-    return JournalWriter(folder, broker_id, sync=settings.durability == "sync", limits=limits)
+    return JournalWriter(folder, broker_id, sync=sync, limits=limits, data=data)
 
 
 def _unreadable(path: Path) -> str:

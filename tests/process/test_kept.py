@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,21 +104,61 @@ def test_a_full_disk_is_reported_and_the_broker_recovers_by_itself(
         assert [p[:3] for p in away.got(60)] == [b"%03d" % n for n in range(60)]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_removed_journal_is_reported_and_written_again(tmp_path: Path, mode: str) -> None:
+def without_journal(folder: Path) -> None:
+    shutil.rmtree(folder / "journal")
+
+
+def emptied(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def moved(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def replaced(folder: Path) -> None:
+    moved(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("lose", "mode"),
+    [
+        *((without_journal, mode) for mode in MODES),
+        *((emptied, mode) for mode in MODES),
+        (moved, "async"),
+        (replaced, "async"),
+    ],
+)
+def test_what_is_removed_is_reported_and_written_again(
+    tmp_path: Path, lose: Callable[[Path], None], mode: str
+) -> None:
+    """The journal, or who the broker is, too."""
     with one(tmp_path, "--durability", mode) as cluster, clients() as make:
         broker = cluster.add().up()
+        own = broker.view()["id"]
         offline(broker, "away", "d")
         publisher = make(broker.port)
         publisher.done(publisher.publish("d", b"before", 1))
-        [journal] = tmp_path.glob("**/journal")
-        shutil.rmtree(journal)
+        lose(broker.data_dir)
         until(lambda: broker.lines("the journal contains everything again"), "a new journal")
         assert len(broker.lines("ERROR", "the journal cannot be written", "is gone")) == 1
         publisher.done(publisher.publish("d", b"after", 1))
         again(broker)
+        assert broker.view()["id"] == own
         away = make(broker.port, client_id="away", clean=False, expiry=3600)
         assert away.got(2) == [b"before", b"after"]
+
+
+def test_a_directory_that_another_broker_took_is_left_to_it(tmp_path: Path) -> None:
+    with one(tmp_path) as cluster:
+        broker = cluster.add().up()
+        emptied(broker.data_dir)
+        DataDir(broker.data_dir)
+        until(lambda: broker.counter("journal_errors") > 2, "attempts")
+        assert len(broker.lines("ERROR", "the journal cannot be written", "is gone")) == 1
+        assert [path.name for path in broker.data_dir.iterdir()] == ["lock"]
 
 
 # ---------------------------------------------------------------- what cannot be read

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import shutil
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.config.data_dir import DataDir
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.journal_writer import JournalWriter
@@ -37,8 +39,10 @@ def frame(number: int) -> bytes:
 class Writer:
     """A disk and what it says."""
 
-    def __init__(self, folder: Path, *, sync: bool, limits: Limits = DEFAULTS) -> None:
-        self.disk = JournalWriter(folder, ID, sync=sync, limits=limits)
+    def __init__(
+        self, folder: Path, *, sync: bool, limits: Limits = DEFAULTS, data: DataDir | None = None
+    ) -> None:
+        self.disk = JournalWriter(folder, ID, sync=sync, limits=limits, data=data)
         self.said: queue.Queue[tuple[Any, str | None]] = queue.Queue()
         self.loaded = self.disk.load()
         self.disk.start(lambda effect, error: self.said.put((effect, error)))
@@ -252,6 +256,61 @@ def test_a_file_that_nobody_would_find_again_is_reported(
     assert writer.do(AppendFrame(frame(3), 3)) is None
     writer.disk.close()
     assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
+
+
+@pytest.mark.parametrize("name", ["broker-id", "broker-key", "boot", "lock"])
+def test_who_the_broker_is_is_written_again_with_the_journal(tmp_path: Path, name: str) -> None:
+    data = DataDir(tmp_path)
+    own = data.identity(1.0, random.Random(1))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001), data=data)
+    writer.do(BeginSegment(1))
+    (tmp_path / name).unlink()
+    _, why = writer.said.get(timeout=PATIENCE)
+    assert why == f"{tmp_path}/{name} is gone"
+    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
+    with pytest.raises(ConfigError, match="in use by another broker"):
+        DataDir(tmp_path)
+    writer.disk.close()
+    data.close()
+    assert DataDir(tmp_path).identity(1.0, random.Random(2)).id == own.id
+
+
+def test_the_files_of_another_broker_are_not_replaced(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    data.identity(1.0, random.Random(1))
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001), data=data)
+    writer.do(BeginSegment(1))
+    shutil.rmtree(tmp_path)
+    other = DataDir(tmp_path)
+    its_id = other.identity(1.0, random.Random(2)).id
+    assert writer.said.get(timeout=PATIENCE)[1] is not None
+    taken = f"data directory {tmp_path} is in use by another broker (process {os.getpid()})"
+    assert writer.do(BeginSegment(2, full_snapshot=True)) == taken
+    other.close()
+    why = f"{tmp_path}/broker-key is another broker's"
+    assert writer.do(BeginSegment(3, full_snapshot=True)) == why
+    writer.disk.close()
+    assert DataDir(tmp_path).identity(1.0, random.Random(3)).id == its_id
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 20)])
+def test_an_older_segment_that_the_next_start_needs_is_missed(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    first = Writer(tmp_path, sync=False)
+    first.do(BeginSegment(1))
+    first.do(AppendFrame(frame(1), 1))
+    first.disk.close()
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001))
+    writer.do(BeginSegment(2))
+    lose(tmp_path / "journal" / "00000001")
+    why = f"{tmp_path}/journal/00000001 is gone or has lost its end"
+    assert writer.said.get(timeout=PATIENCE)[1] == why
+    # The new one makes up for it.
+    assert writer.do(BeginSegment(3, full_snapshot=True)) is None
+    assert writer.do(AppendFrame(frame(2), 2)) is None
+    writer.disk.close()
+    assert writer.said.empty()
 
 
 def test_with_sync_no_frame_of_a_file_without_a_name_is_durable(tmp_path: Path) -> None:
