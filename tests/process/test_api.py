@@ -223,6 +223,7 @@ def test_rows_of_a_broker_that_hangs_are_stale(tmp_path: Path) -> None:
         try:
             found = get(one.admin, "/clients")
             assert found["silent"] == [known["broker"]]
+            assert found["names"] == {known["broker"]: two.name}
             assert found["clients"][0] == {**known, "stale": True}
             assert [each["id"] for each in found["clients"]] == ["seen", "unseen"]
             assert ask(one.admin, "POST", "/clients/seen/disconnect")[0] == 503

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from mqttree.broker.cluster.directory.link_state_directory import CLIENT
+from mqttree.broker.cluster.directory.link_state_directory import CLIENT, NAME
 from mqttree.broker.core.client import Client, disconnect
 from mqttree.broker.core.session import NEVER
 from mqttree.broker.core.session_owner import GONE, decode_entry
@@ -112,6 +112,8 @@ class Answered:
         """Further clients that they have."""
         self.silent: set[str] = set()
         """Ids of the brokers that did not answer, or with something else."""
+        self.names: dict[str, str] = {}
+        """Names of brokers that do not answer, by id, as far as they are known."""
         self.last_known = last_known
         self._end: str | None = None
         for broker, (status, content) in answers.items():
@@ -193,6 +195,9 @@ def search(
         silent = listing.via is None or listing.id.hex() in found.silent
         if silent and broker in ("", listing.id.hex()):
             found.silent.add(listing.id.hex())
+            # One that was drained is no member any more.
+            if name := listing.entries.get(NAME):
+                found.names[listing.id.hex()] = name.decode(errors="replace")
             yield from _last_known(parts, listing, page, found.last_known, (wanted, state))
 
 

@@ -167,6 +167,7 @@ dropped integer?: messages that it did not get, as its queue was full or they we
 clients [Client]: by client identifier
 total integer: how many match, at all brokers
 silent [string]: ids of the brokers that did not answer, whose rows are stale
+names {string}: their names by id, as far as known
 next string?: `after` of the next page, null on the last one
 """,
     "Subscription": """

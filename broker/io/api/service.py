@@ -371,6 +371,7 @@ class Api:
                     "total": page.total,
                     "next": following,
                     "silent": sorted(found.silent),
+                    "names": found.names,
                 },
             )
 
