@@ -1,5 +1,5 @@
 // The dashboard: views of /api/v1. Texts of clients never become HTML: elements are made one by one.
-import { ask, brokers, headers, state } from "/dashboard/api.js";
+import { ask, headers, nameOf, state } from "/dashboard/api.js";
 import { consoleView } from "/dashboard/console.js";
 import { views as lists } from "/dashboard/lists.js";
 import { overview } from "/dashboard/overview.js";
@@ -7,7 +7,7 @@ import { button, visible } from "/dashboard/parts.js";
 
 const $ = (id) => document.getElementById(id);
 const POLL = 5000;
-const views = { overview, ...lists, console: consoleView(ask, brokers) };
+const views = { overview, ...lists, console: consoleView() };
 let view = "overview";
 
 state.refused = () => {
@@ -24,8 +24,6 @@ $("login").addEventListener("submit", (event) => {
   $("view").hidden = false;
   start();
 });
-
-// ---------------------------------------------------------------- events
 
 let reading = 0;
 
@@ -87,8 +85,8 @@ function take(kind, data) {
     state[kind] = data;
   }
   if (kind === "topology") {
-    const own = data.brokers.find((broker) => broker.here);
-    $("broker").textContent = $("broker").title = visible(`${own?.name ?? ""} · ${data.cluster}`);
+    for (const broker of data.brokers) state.names[broker.id] = broker.name ||= broker.id;
+    $("broker").textContent = $("broker").title = visible(`${nameOf(data.here)} · ${data.cluster}`);
   }
   views[view].update?.(kind);
 }
@@ -97,8 +95,6 @@ function connected(text, lost) {
   $("connection").textContent = text;
   $("connection").classList.toggle("lost", lost);
 }
-
-// ---------------------------------------------------------------- views and keys
 
 function go(name) {
   if (!views[name]) name = "overview";
@@ -116,6 +112,14 @@ Object.entries(views).forEach(([name, each], at) => {
   $("tabs").append(button(each.title, () => { location.hash = name; }, "", { role: "tab", "data-view": name, title: `Key ${at + 1}` }));
 });
 
+// Tabs that lie outside fade away at that side.
+function fade() {
+  const tabs = $("tabs"), left = tabs.scrollLeft, right = tabs.scrollWidth - tabs.clientWidth - left;
+  tabs.style.cssText = `--before: ${Math.min(left, 45)}px; --after: ${Math.min(right, 45)}px`;
+}
+$("tabs").addEventListener("scroll", fade);
+new ResizeObserver(fade).observe($("tabs"));
+
 addEventListener("hashchange", () => { if (!$("view").hidden) go(location.hash.slice(1)); });
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, dialog")) return;
@@ -125,14 +129,13 @@ addEventListener("keydown", (event) => {
   if (name) location.hash = name;
 });
 
+const look = document.documentElement.dataset, chosen = localStorage.getItem("theme");
+if (chosen) look.theme = chosen;
 function theme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
-  document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-  localStorage.setItem("theme", document.documentElement.dataset.theme);
+  const dark = look.theme ? look.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  localStorage.setItem("theme", look.theme = dark ? "light" : "dark");
 }
 $("theme").addEventListener("click", theme);
-if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme");
 
 // A link may bring the token behind "#token=": that part of an address is never sent anywhere.
 if (location.hash.startsWith("#token=")) {

@@ -1,5 +1,5 @@
 // Lines over the last hour: axes with units, a legend, and what was at the time that is pointed at.
-import { bytes, count, drawn, element, time } from "/dashboard/parts.js";
+import { bytes, card, count, drawn, element, time } from "/dashboard/parts.js";
 
 const WIDTH = 360, HEIGHT = 150, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 20;
 const KINDS = ["one", "two", "three"];
@@ -9,7 +9,7 @@ const STEPS = [1, 2, 2.5, 5, 10];
 export function chart(history, title, unit, series) {
   const head = element("h2", {}, title, " ", element("small", { class: "soft" }, unit));
   const rows = history.rows;
-  if (rows.length < 2) return element("div", { class: "card" }, head, element("p", { class: "soft" }, "a row is added every ten seconds"));
+  if (rows.length < 2) return card(head, element("p", { class: "soft" }, "a row is added every ten seconds"));
   const columns = series.map(([, name]) => history.columns.indexOf(name));
   const text = unit === "B" ? bytes : unit === "cores" ? (value) => value.toFixed(2) : count;
   const highest = Math.max(...rows.flatMap((row) => columns.map((column) => row[column])));
@@ -52,7 +52,7 @@ export function chart(history, title, unit, series) {
   });
   shown(at);
   const legend = series.map(([name], index) => element("span", { class: `key ${KINDS[index]}` }, name, " ", values[index]));
-  return element("div", { class: "card" }, head, svg, element("div", { class: "legend" }, ...legend, when));
+  return card(head, svg, element("div", { class: "legend" }, ...legend, when));
 }
 
 // The distance of two lines: three or four of them, and each a number that is easily read.

@@ -1,27 +1,28 @@
 // A client of MQTT in the page, for trying: it connects to a WebSocket listener of any broker, as a client of its own.
-import { MqttSocket } from "/dashboard/mqtt.js";
-import { button, element, named, row, select, table, time, visible } from "/dashboard/parts.js";
+import { ask, brokers, heard, nameOf, unheard } from "/dashboard/api.js";
+import { FILTER, MqttSocket, TOPIC } from "/dashboard/mqtt.js";
+import { button, card, element, named, row, select, table, time, visible } from "/dashboard/parts.js";
 
 const COLUMNS = ["time", "topic", "#QoS", "", "message"];
 const OTHER = "another address";
 const LOOPBACK = /^(127\.|localhost$|::1$|\[::1\]$)/;
 
-// `ask`: asks /api/v1; `brokers`: returns all brokers.
-export function consoleView(ask, brokers) {
+export function consoleView() {
   let socket = null, listeners = [];
 
   // The addresses under which a browser may reach the WebSocket listeners.
   async function find() {
     const found = await ask("/listeners", "GET", { at: "all" });
-    listeners = found.brokers.filter((each) => each.status === 200).flatMap(({ broker, answer }) => {
+    listeners = heard(found).flatMap(({ broker, answer }) => {
       const its = brokers().find(({ id }) => id === broker);
       return answer.listeners.filter(({ type, address }) => type === "ws" && !address.startsWith("unix:")).map((listener) => {
         const at = listener.address.lastIndexOf(":"), bound = listener.address.slice(0, at), any = bound === "0.0.0.0" || bound === "[::]";
         const told = its?.address.replace(/:\d+$/, "") ?? "";
         const host = !any ? bound : its?.here || !told || LOOPBACK.test(told) ? location.hostname : told;
-        return { ...listener, bound, broker: its?.name || broker, url: `${listener.tls ? "wss" : "ws"}://${host}${listener.address.slice(at)}/mqtt` };
+        return { ...listener, bound, broker: nameOf(broker), url: `${listener.tls ? "wss" : "ws"}://${host}${listener.address.slice(at)}/mqtt` };
       });
     });
+    return unheard(found);
   }
 
   // Browsers do not say why a connection failed; the broker knows what it listens on.
@@ -65,6 +66,7 @@ export function consoleView(ask, brokers) {
         if (connect.textContent === "Disconnect") return socket.close();
         socket?.close();
         const url = offered.value === OTHER ? where.value.trim() : offered.value;
+        if (!/^wss?:\/\//i.test(url)) return say("the address must begin with ws:// or wss://", true);
         if (location.protocol === "https:" && url.startsWith("ws:")) return say("this page came over TLS: the browser lets it connect to wss:// addresses only", true);
         filters.replaceChildren();
         say("connecting");
@@ -82,21 +84,26 @@ export function consoleView(ask, brokers) {
         } catch (error) { say(error.message, true); }
         return undefined;
       };
+      // The broker would close the connection.
+      const wrong = (name, right, kind) => !right.test(name) && !say(`${name || "an empty text"} is no topic ${kind}`, true);
+      const publish = () => wrong(topic.value, TOPIC, "name") || socket.publish(topic.value, payload.value, Number(sentQos.value), retain.checked);
       const subscribe = () => {
         const name = filter.value;
+        if (wrong(name, FILTER, "filter")) return;
         socket.subscribe(name, Number(wantedQos.value));
         [...filters.children].find((each) => each.dataset.filter === name)?.remove();
         filters.append(button(`${name} ×`, (event) => { socket.unsubscribe(name); event.target.remove(); }, "", { "aria-label": `Unsubscribe from ${visible(name)}`, "data-filter": name }));
       };
-      root.append(element("div", { class: "card" },
+      root.append(card(
         form(dial, offered, where, user, password, connect), said,
         form(subscribe, filter, wantedQos, acts[0]), filters,
-        form(() => socket.publish(topic.value, payload.value, Number(sentQos.value), retain.checked), topic, payload, sentQos, element("label", {}, retain, " retain"), acts[1]),
+        form(publish, topic, payload, sentQos, element("label", {}, retain, " retain"), acts[1]),
         table(COLUMNS, [], body)));
-      find().then(() => {
+      find().then((lost) => {
         offered.replaceChildren(...listeners.map((each) => element("option", { value: each.url }, `${each.broker}: ${each.url}`)), element("option", { value: OTHER }, OTHER));
         where.hidden = offered.value !== OTHER;
-        if (!listeners.length) say("No broker has a WebSocket listener: the console needs one of the type ws (listeners: {web: {type: ws, bind: '0.0.0.0:8083'}}).");
+        const known = listeners.length ? said.textContent : "No broker has a WebSocket listener: the console needs one of the type ws (listeners: {web: {type: ws, bind: '0.0.0.0:8083'}})";
+        say(known + (lost && `; ${lost}`));
       }).catch((error) => say(error.message, true));
     },
     hide() { socket?.close(); socket = null; },

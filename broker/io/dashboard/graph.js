@@ -91,7 +91,7 @@ function lines(places, topology, taken, room) {
 function nodes(places, topology, picked, wanting, chosen, room) {
   const size = radius(topology), most = room.width < 500 ? 14 : 28;
   return topology.brokers.map((broker) => {
-    const place = places.get(broker.id), name = broker.name || broker.id;
+    const place = places.get(broker.id), { name } = broker;
     const kinds = [broker.root && "root", broker.here && "here", broker.draining && "draining", !broker.reachable && "away", wanting.has(broker.id) && "wants"].filter(Boolean);
     const about = `${name}: ${kinds.join(", ") || "up"}`;
     const short = name.length > most ? `${name.slice(0, most / 2)}…${name.slice(1 - most / 2)}` : name;

@@ -1,7 +1,7 @@
 // Tables with a search: clients, topics, messages that are retained, and where they go.
-import { ask, choices, here, nameOf } from "/dashboard/api.js";
-import { confirmed, tell } from "/dashboard/dialog.js";
-import { button, count, element, facts, named, number, row, select, table } from "/dashboard/parts.js";
+import { ask, choices, heard, nameOf, state, unheard } from "/dashboard/api.js";
+import { change, tell } from "/dashboard/dialog.js";
+import { button, bytes, card, count, element, facts, label, named, number, row, select, table } from "/dashboard/parts.js";
 
 // `fields`: returns further fields by parameter; `cells`: of a row, and its class, which may be left out.
 function lists({ title, path, rows, columns, cells, fields = () => ({}) }) {
@@ -17,7 +17,7 @@ function lists({ title, path, rows, columns, cells, fields = () => ({}) }) {
       form.addEventListener("submit", (event) => { event.preventDefault(); this.find(); });
       this.search.addEventListener("input", () => { clearTimeout(this.wait); this.wait = setTimeout(() => this.find(), 300); });
       Object.values(this.fields).forEach((field) => field.addEventListener("change", () => this.find()));
-      root.append(element("div", { class: "card" }, form, table(columns, [], this.body), this.more));
+      root.append(card(form, table(columns, [], this.body), this.more));
       this.find();
     },
     hide() { clearTimeout(this.wait); },
@@ -25,59 +25,54 @@ function lists({ title, path, rows, columns, cells, fields = () => ({}) }) {
       const mine = (this.asked = (this.asked ?? 0) + 1);
       const query = { search: this.search.value, limit: 100, after };
       for (const [name, field] of Object.entries(this.fields)) query[name] = field.value;
-      try {
-        const found = await ask(path, "GET", query);
-        if (mine !== this.asked) return;
-        const made = found[rows].map((each) => row(columns, ...cells(each, this)));
-        if (after) this.body.append(...made);
-        else this.body.replaceChildren(...made);
-        this.next = found.next ?? "";
-        this.more.hidden = !this.next;
-        const silent = found.silent?.length ? `; no answer of ${found.silent.map(nameOf).join(", ")}: rows in italics are as last known` : "";
-        this.total.textContent = `${number(found.total)} found${found.others ? `, ${number(found.others)} more topics` : ""}${silent}`;
-      } catch (error) {
-        if (mine === this.asked) this.total.textContent = error.message;
-      }
+      const found = await ask(path, "GET", query).catch((error) => ({ error }));
+      if (mine !== this.asked) return;
+      if (!after) this.body.replaceChildren();
+      this.next = found.next ?? (found.error && after);
+      this.more.hidden = !this.next;
+      if (found.error) { this.total.textContent = found.error.message; return; }
+      Object.assign(state.names, found.names);
+      this.body.append(...found[rows].map((each) => row(columns, ...cells(each, this))));
+      const lost = unheard(found);
+      this.total.textContent = `${number(found.total)} found${found.others ? `, ${number(found.others)} more topics` : ""}${lost && `; ${lost}`}${found.silent?.length ? ": rows in italics are as last known" : ""}`;
     },
   };
 }
 
-async function change(list, question, act, path, method, at) {
-  if (!(await confirmed(question, act))) return;
-  try {
-    await ask(path, method, { at });
-  } catch (error) {
-    await tell("Refused", [element("p", {}, error.message)]);
-  }
-  list.find();
-}
-
 const filter = () => ({ filter: element("input", { "aria-label": "Topic filter", placeholder: "topic filter (#)" }) });
-const at = () => ({ at: select("Broker", choices(here())) });
+const at = () => ({ at: select("Broker", choices()) });
+
+const CLIENTS = ["client", "broker", "state", "user", "address", "-listener", "-MQTT", "#-keep alive", "#subscr.", "#queued", "#-in flight", "#-dropped", ""];
+
+// What is known of a client, by columns and in its details.
+function known(client) {
+  const { connected, expiry_s: expiry, keep_alive_s: keepAlive } = client;
+  return {
+    broker: nameOf(client.broker), state: `${connected === null ? "not known" : connected ? "connected" : "away"}${client.stale ? ", stale" : ""}`, user: client.user,
+    address: client.address, listener: client.listener, MQTT: client.mqtt, "keep alive": keepAlive === null ? "" : `${number(keepAlive)} s`, "subscr.": number(client.subscriptions),
+    queued: number(client.queued), "queued size": bytes(client.queued_bytes), "in flight": number(client.in_flight), dropped: number(client.dropped),
+    "session ends": expiry === null ? "" : expiry < 0 ? "never" : `${number(expiry)} s after its connection`,
+  };
+}
 
 const clients = lists({
   title: "Clients", path: "/clients", rows: "clients",
   fields: () => ({ state: select("State", ["all", "connected", "disconnected"].map((each) => [each, each])), broker: select("Broker", choices("all brokers")) }),
-  columns: ["client", "broker", "state", "user", "address", "-listener", "-MQTT", "#-keep alive", "#subscr.", "#queued", "#-in flight", "#-dropped", ""],
+  columns: CLIENTS,
   cells(client, list) {
-    const { id, broker } = client, act = client.connected && !client.stale;
-    const disconnect = () => change(list, `Disconnect ${id}?`, "Disconnect", `/clients/${encodeURIComponent(id)}/disconnect`, "POST", broker);
-    const known = client.connected === null ? "not known" : client.connected ? "connected" : "away";
-    return [[
-      named(id, "", () => clientDetails(client, list)), named(nameOf(broker)),
-      element("td", { class: act ? "good" : "soft" }, client.stale ? `${known}, stale` : known), named(client.user ?? ""),
-      client.address, client.listener, client.mqtt, client.keep_alive_s === null ? "" : `${number(client.keep_alive_s)} s`, number(client.subscriptions),
-      number(client.queued), number(client.in_flight), number(client.dropped), element("td", { class: "acts" }, ...(act ? [button("Disconnect", disconnect, "danger")] : []))], client.stale ? "stale" : ""];
+    const { id, broker, stale } = client, act = client.connected && !stale, its = known(client);
+    const disconnect = async () => (await change(`Disconnect ${id}?`, "Disconnect", `/clients/${encodeURIComponent(id)}/disconnect`, "POST", broker)) && list.find();
+    const cells = CLIENTS.slice(1, -1).map(label).map((name) => named(its[name], name !== "state" ? "" : act ? "good" : "soft"));
+    return [[named(id, "", () => clientDetails(client, list)), ...cells, element("td", { class: "acts" }, act ? button("Disconnect", disconnect, "danger") : [])], stale ? "stale" : ""];
   },
 });
 
 async function clientDetails(client, list) {
-  const path = `/clients/${encodeURIComponent(client.id)}`;
-  const found = await ask(`${path}/subscriptions`, "GET", { at: client.broker }).catch((error) => ({ subscriptions: [], error: error.message }));
-  const columns = ["filter", "#QoS"];
-  const end = await tell(client.id, [facts(Object.entries({ ...client, broker: nameOf(client.broker) }).map(([name, value]) => [name.replaceAll("_", " "), String(value ?? (client.stale ? "not known" : "none"))])), element("h2", {}, "Subscriptions"),
-    found.error ? element("p", { class: "error" }, found.error) : table(columns, found.subscriptions.map((each) => row(columns, [named(each.filter), String(each.qos)])))], "End session");
-  if (end) change(list, `Disconnect ${client.id} and end its session? Its queued messages are lost.`, "End session", path, "DELETE", client.broker);
+  const path = `/clients/${encodeURIComponent(client.id)}`, columns = ["filter", "#QoS"], none = client.connected === null ? "not known" : "none";
+  const found = client.stale ? { error: "its broker does not answer: all is as last known" } : await ask(`${path}/subscriptions`, "GET", { at: client.broker }).catch((error) => ({ error: error.message }));
+  const end = await tell(client.id, [facts(Object.entries(known(client)).map(([name, value]) => [name.replace("subscr.", "subscriptions"), value || none])), element("h2", {}, "Subscriptions"),
+    found.error ? element("p", { class: "error" }, found.error) : table(columns, found.subscriptions.map((each) => row(columns, [named(each.filter), String(each.qos)])))], found.error ? "" : "End session");
+  if (end && await change(`Disconnect ${client.id} and end its session? Its queued messages are lost.`, "End session", path, "DELETE", client.broker)) list.find();
 }
 
 const topics = lists({
@@ -120,16 +115,15 @@ const listeners = {
   title: "Listeners",
   async show(root) {
     const said = element("p", { class: "soft", role: "status" }), body = element("tbody"), legs = element("tbody");
-    root.append(element("div", { class: "card" }, element("h2", {}, "Listeners"), said, table(LISTENERS, [], body)),
+    root.append(card(element("h2", {}, "Listeners"), said, table(LISTENERS, [], body)),
       element("div", { class: "card", id: "legs" }, element("h2", {}, "Legs"), table(LEGS, [], legs)));
     try {
       const [found, others] = await Promise.all(["/listeners", "/legs"].map((path) => ask(path, "GET", { at: "all" })));
-      const each = (answers, rows) => answers.brokers.filter(({ status }) => status === 200).flatMap(({ broker, answer }) => answer[rows].map((it) => [nameOf(broker), it]))
+      const each = (answers, rows) => heard(answers).flatMap(({ broker, answer }) => answer[rows].map((it) => [nameOf(broker), it]))
         .sort(([a], [b]) => a.localeCompare(b));
-      const silent = found.brokers.filter(({ status }) => status !== 200).map(({ broker }) => nameOf(broker));
-      said.textContent = silent.length ? `no answer of ${silent.join(", ")}` : "";
+      said.textContent = unheard(found);
       body.replaceChildren(...each(found, "listeners").map(([broker, it]) => row(LISTENERS, [named(broker), named(it.name),
-        `${it.type}${it.tls ? " with TLS" : ""}`, it.address, number(it.connections), it.max_connections ? number(it.max_connections) : "any number", number(it.waiting)])));
+        `${it.type}${it.tls ? " with TLS" : ""}`, named(it.address), number(it.connections), it.max_connections ? number(it.max_connections) : "any number", number(it.waiting)])));
       const its = each(others, "legs").map(([broker, leg]) => row(LEGS, [named(broker), named(leg.name), named(leg.broker),
         named(leg.state === "up" || !leg.last_error ? leg.state : `${leg.state}: ${leg.last_error}`, leg.state === "up" ? "good" : "warning"), number(leg.queued),
         number(leg.messages_in), number(leg.messages_out), number(Object.values(leg.dropped).reduce((total, value) => total + value, 0))]));

@@ -2,6 +2,8 @@
 
 const encoder = new TextEncoder(), decoder = new TextDecoder();
 const KEEP_ALIVE = 30;
+// Chapters 4.7 and 4.8.2 of the standard.
+export const TOPIC = /^[^+#\0]+$/, FILTER = /^(?:\$share\/[^/+#\0]+\/|(?!\$share\/))(?=.)(?:(?:[^/+#\0]*|\+)\/)*(?:[^/+#\0]*|[+#])$/s;
 const REASONS = {
   0x81: "malformed packet", 0x82: "protocol error", 0x85: "client identifier not valid", 0x86: "wrong user name or password", 0x87: "not authorized",
   0x88: "server unavailable", 0x8b: "server shutting down", 0x8f: "topic filter invalid", 0x90: "topic name invalid", 0x97: "quota exceeded", 0x98: "disconnected by an operator",

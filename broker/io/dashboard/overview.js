@@ -1,13 +1,13 @@
 // The federation at one look: totals, alarms, the graph with a broker's details beside it, the last hour, changes.
-import { ask, brokers, choices, here, nameOf, state } from "/dashboard/api.js";
+import { ask, brokers, choices, nameOf, reachable, state, unheard } from "/dashboard/api.js";
 import { chart } from "/dashboard/chart.js";
-import { confirmed, tell } from "/dashboard/dialog.js";
+import { change, tell } from "/dashboard/dialog.js";
 import { graph } from "/dashboard/graph.js";
-import { button, bytes, count, element, facts, named, number, row, select, table, time } from "/dashboard/parts.js";
+import { button, bytes, card, count, element, facts, named, number, pieces, row, select, table, time } from "/dashboard/parts.js";
 
-const sum = (key) => brokers().filter((each) => each.reachable).reduce((total, each) => total + (each[key] ?? 0), 0);
+const sum = (key) => reachable().reduce((total, each) => total + (each[key] ?? 0), 0);
 const TOTALS = [
-  ["Brokers", () => `${brokers().filter((each) => each.reachable).length} of ${brokers().length}`], ["Clients", () => number(sum("clients"))],
+  ["Brokers", () => `${reachable().length} of ${brokers().length}`], ["Clients", () => number(sum("clients"))],
   ["Sessions", () => number(sum("sessions"))], ["Published /s", () => count(sum("published_per_s"))], ["Delivered /s", () => count(sum("delivered_per_s"))],
   ["Between brokers /s", () => count(sum("link_in_per_s"))],
 ];
@@ -41,18 +41,18 @@ export const overview = {
     this.past.addEventListener("toggle", () => this.history());
     this.lines = element("ul", { class: "plain scroll", id: "changes" });
     this.charts = element("div", { class: "grid", id: "charts" });
-    this.whose = select("Charts of", choices(here()));
+    this.whose = select("Charts of", choices());
     this.whose.addEventListener("change", () => this.fetch());
     root.append(
       element("div", { class: "tiles", id: "totals", "aria-label": "Totals of the federation" }, ...this.totals),
       element("div", { class: "card", id: "attention" }, element("h2", {}, "Alarms"), this.alarms, this.past),
       element("div", { class: "beside" },
-        element("div", { class: "card" }, element("h2", {}, "Federation"), this.graph.element,
+        card(element("h2", {}, "Federation"), this.graph.element,
           element("div", { class: "bar" }, this.when, this.at),
           element("div", { class: "bar" }, this.origin, this.topic, this.taken)),
         this.details),
       element("div", { class: "bar" }, element("h2", {}, "The last hour"), this.whose), this.charts,
-      element("div", { class: "card" }, element("h2", {}, "Changes"), this.lines));
+      card(element("h2", {}, "Changes"), this.lines));
     this.update("topology");
     this.fetch();
     this.timer = setInterval(() => this.fetch(), 10000);
@@ -90,10 +90,11 @@ export const overview = {
   },
   async history() {
     if (!this.past.open) return;
-    const { brokers: answers } = await ask("/alarms/history", "GET", { at: "all" }).catch(() => ({ brokers: [] }));
-    const found = answers.flatMap(({ broker, answer }) => (answer.alarms ?? []).map((alarm) => ({ ...alarm, by: [nameOf(broker)] })))
+    const answers = await ask("/alarms/history", "GET", { at: "all" }).catch(() => ({ brokers: [] })), lost = unheard(answers);
+    const found = answers.brokers.flatMap(({ broker, answer }) => (answer.alarms ?? []).map((alarm) => ({ ...alarm, by: [nameOf(broker)] })))
       .sort((a, b) => b.until - a.until).slice(0, 200).map((alarm) => alarmLine(alarm, `${time(alarm.since)} to ${time(alarm.until)} `));
-    this.past.lastChild.replaceChildren(...(found.length ? found : [element("li", { class: "soft" }, "none so far")]));
+    if (lost || !found.length) found.unshift(element("li", { class: "soft" }, lost || "none so far"));
+    this.past.lastChild.replaceChildren(...found);
   },
   update(kind) {
     if (kind === "topology" && state.topology) {
@@ -122,14 +123,13 @@ export const overview = {
     const there = new Set(change.brokers);
     const known = new Map(brokers().map((broker) => [broker.id, broker]));
     const then = [...new Set([...known.keys(), ...there])].map((id) => ({
-      ...(known.get(id) ?? { id, name: id, here: false, draining: false }), reachable: there.has(id), root: id === change.root }));
+      ...(known.get(id) ?? { id, name: nameOf(id), here: false, draining: false }), reachable: there.has(id), root: id === change.root }));
     return this.graph.draw({ brokers: then, links: change.links.map(([a, b]) => ({ a, b, up: true, tree: true })) });
   },
   // The brokers whose messages may be followed; the choice stays.
   origins() {
     const [none] = this.origin.children, chosen = this.origin.value;
-    this.origin.replaceChildren(none, ...brokers().filter((broker) => broker.reachable).map((broker) =>
-      element("option", { value: broker.id }, `messages of ${broker.name || broker.id}`)));
+    this.origin.replaceChildren(none, ...reachable().map(({ id, name }) => element("option", { value: id }, `messages of ${name}`)));
     this.origin.value = chosen;
     if (this.origin.selectedIndex < 0) this.origin.value = "";
   },
@@ -156,7 +156,7 @@ export const overview = {
     if (other) { this.own = state.topology?.links ?? []; this.draw(); }
     if (!broker) {
       const rows = brokers().map((each) => row(BROKERS, [
-        named(each.name || each.id, "", () => this.detail(each)), element("td", { class: health(each)[1] }, health(each)[0]),
+        named(each.name, "", () => this.detail(each)), element("td", { class: health(each)[1] }, health(each)[0]),
         number(each.clients), count(each.published_per_s)]));
       return this.details.replaceChildren(element("h2", {}, "Brokers"), table(BROKERS, rows));
     }
@@ -174,7 +174,7 @@ export const overview = {
         element("td", { class: link.up ? "good" : "error" }, link.up ? link.role ?? (link.tree ? "tree" : "alternate") : "down"),
         cost === null ? "" : `${cost.toFixed(2)} ms`, traffic(link.out_per_s, link.out_bytes_per_s), traffic(link.in_per_s, link.in_bytes_per_s)]);
     });
-    return this.details.replaceChildren(element("h2", {}, broker.name || broker.id),
+    return this.details.replaceChildren(element("h2", {}, pieces(broker.name)),
       element("div", { class: "bar" }, button("All brokers", () => this.detail(null)), broker.reachable ? button(broker.draining ? "Stop now" : "Drain", () => drain(broker), "danger") : ""),
       facts([["state", element("span", { class: health(broker)[1] }, health(broker)[0])], ...its.map((key) => [key.replace("_per_s", " /s").replace("link_", "brokers "), text(broker[key])])]), element("h2", {}, "Links"), table(LINKS, links));
   },
@@ -190,13 +190,8 @@ function health(broker) {
 }
 
 async function drain(broker) {
-  const name = broker.name || broker.id;
+  const { name } = broker;
   const question = broker.draining ? `Stop ${name} now, whatever is left to do?` : `Drain ${name}? Its clients are sent to the other brokers, and it stops when nothing is left.`;
-  if (!(await confirmed(question, broker.draining ? "Stop" : "Drain"))) return;
-  try {
-    const { drain: found } = await ask("/drain", "POST", { at: broker.id });
-    await tell(`${name} drains`, [facts(Object.entries(found).map(([key, value]) => [key.replaceAll("_", " "), JSON.stringify(value)]))]);
-  } catch (error) {
-    await tell("Refused", [element("p", {}, error.message)]);
-  }
+  const { drain: found } = await change(question, broker.draining ? "Stop" : "Drain", "/drain", "POST", broker.id);
+  if (found) tell(`${name} drains`, [facts(Object.entries(found).map(([key, value]) => [key.replaceAll("_", " "), JSON.stringify(value)]))]);
 }
