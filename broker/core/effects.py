@@ -172,7 +172,8 @@ class TailWrite:
 
 @dataclass(slots=True, eq=False, repr=False)
 class TailRead:
-    """Read a piece of a segment of the log tail. Answer: its bytes, or the error's text."""
+    """Read a piece of a segment of the log tail. Answer: its bytes, None if the segment is gone, or
+    the error's text."""
 
     segment: int
     offset: int

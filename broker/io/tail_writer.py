@@ -174,8 +174,11 @@ class TailWriter:
             os.close(number)
         self._files.clear()
 
-    def _read(self, segment: int, offset: int, size: int) -> bytes:
-        number = os.open(self._path(segment), os.O_RDONLY | os.O_CLOEXEC)
+    def _read(self, segment: int, offset: int, size: int) -> bytes | None:
+        try:
+            number = os.open(self._path(segment), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
         try:
             parts = []
             while size > 0 and (part := os.pread(number, size, offset)):

@@ -383,17 +383,21 @@ class LogTail:
             TailRead(frame.segment.number, frame.offset, frame.size, self._last_request)
         )
 
-    def was_read(self, effect: TailRead, result: bytes | str, now: float) -> bool:
+    def was_read(self, effect: TailRead, result: bytes | str | None, now: float) -> bool:
         """Take what the driver has read, or why it could not. Returns whether this answer was
         waited for.
 
-        `effect`: what was to be read; `result`: the bytes, or the error's text; `now`: s.
+        `effect`: what was to be read; `result`: the bytes, None if the segment is gone, or the
+        error's text; `now`: s.
         """
         if effect.request not in self._reads:
             return False
         frame, then = self._reads.pop(effect.request)
         if isinstance(result, bytes):
             then(self._decode(frame, result))
+        elif result is None:
+            self._lose_segment(frame.segment)
+            then(None)
         else:
             self._damaged(frame, f"cannot be read ({result})")
             then(None)
@@ -419,9 +423,29 @@ class LogTail:
     def _damaged(self, frame: Frame, why: str) -> None:
         self._counters.log_tail_damaged += 1
         count = max((part.messages for part in frame.parts.values()), default=0)
-        where = f"segment {frame.segment.number} of the log tail {why} at byte {frame.offset}"
-        self._node.log("warning", f"{where}: {count} messages for brokers that were away are lost")
+        number = frame.segment.number
+        where = f"segment {number} of the log tail {why} at byte {frame.offset}"
+        text = f"{where}: {count} messages for brokers that were away are lost"
+        self._log_limit.line("warning", "the log tail is damaged", f"segment {number}", text)
         self._lose(frame)
+
+    def _lose_segment(self, segment: Segment) -> None:
+        """Forget all that was in a file which somebody has removed."""
+        if segment not in self._segments:
+            return
+        gone = [frame for frame in segment.frames if frame.data is None]
+        self._counters.log_tail_damaged += len(gone)
+        for frame in gone:
+            self._lose(frame)
+        # These writes fail, and say what they had.
+        segment.frames = [frame for frame in segment.frames if frame.data is not None]
+        if all(segment is not other for other, _, _ in self._under_way.values()):
+            self._drop(segment)
+        text = (
+            f"segment {segment.number} of the log tail is gone: its messages for brokers that were "
+            "away are lost"
+        )
+        self._log_limit.line("warning", "the log tail is gone", "the disk", text)
 
     # ---------------------------------------------------------------- deleting
 

@@ -91,13 +91,13 @@ class Files:
         if isinstance(effect, TailDrop):
             self.tail_segments.pop(effect.segment, None)
             return
+        found = None if isinstance(effect, TailSync) else self.tail_segments.get(effect.segment)
         if isinstance(effect, TailRead):
-            found = self.tail_segments.get(effect.segment)
-            answer = (
-                "No such file"
-                if found is None
-                else bytes(found[effect.offset : effect.offset + effect.size])
-            )
+            answer = None
+            if found is not None:
+                answer = bytes(found[effect.offset : effect.offset + effect.size])
+        elif isinstance(effect, TailWrite) and effect.offset and found is None:
+            answer = f"{effect.segment} is gone"
         elif isinstance(effect, TailWrite) and answer is None:
             data = self.tail_segments.setdefault(effect.segment, bytearray())
             assert len(data) == effect.offset

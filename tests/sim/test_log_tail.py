@@ -10,6 +10,7 @@ import os
 
 import pytest
 
+from mqttree.broker.cluster.delivery.tree_paths import SPLIT
 from mqttree.broker.limits import Limits
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk, Stayer
@@ -384,6 +385,30 @@ def test_a_damaged_segment_loses_only_the_frame_that_cannot_be_read(routing: str
     scene.run()
     assert 1 <= lost(scene) <= 8
     assert scene.counted("log_tail_damaged") >= 1
+
+
+def remove(scene: Scene) -> None:
+    assert isinstance(scene, Away)
+    scene.disks[0].files.tail_segments.clear()
+
+
+@pytest.mark.parametrize("routing", some("interest"))
+def test_a_removed_tail_costs_what_was_in_it_and_nothing_waits_for_that(routing: str) -> None:
+    """80 MB: the log has 33. What is published when the broker is back comes as soon as what the
+    log has, and is acknowledged at once."""
+    scene = Away(2, 40, MB, 0.1, [*lonely(8.0, 1, brokers=2), (9.8, remove)], routing=routing)
+    scene.pauses[39] = 9.0
+    scene.length = 14.0
+    scene.run()
+    assert 40 <= lost(scene) <= 50
+    came = {one.number: one.at for one in scene.readers[0].got}
+    for sent in scene.ledger.sent[-2:]:
+        assert sent.acked is not None and sent.acked < sent.at + 0.5
+        # As long as a split may last it waits for what another path may bring.
+        assert came[sent.number] < sent.at + SPLIT + 2.0
+    logs = [text for _, level, text in scene.hosts[0].logs if level != "debug"]
+    (line,) = [text for text in logs if "of the log tail" in text]
+    assert "is gone" in line
 
 
 @pytest.mark.parametrize("tail", [0, 1 << 30], ids=["without a tail", "with one"])

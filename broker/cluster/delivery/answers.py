@@ -141,9 +141,13 @@ class Answers:
             return
         times, ranges = times_of(body[20:])
         asked = Asked(sender, key, state, number, times, lacked(ranges, origins.vector[key].top))
-        absent = self._above.absent_members
-        absent.lacks(sender, key, asked.lacks)
-        piece = absent.oldest_piece(sender, key, asked.lacks)
+        self._above.absent_members.lacks(sender, key, asked.lacks)
+        self._answer(asked, now)
+
+    def _answer(self, asked: Asked, now: float) -> None:
+        """Answer from the tail, if it has anything of that, else from the log."""
+        sender, key = asked.sender, asked.key
+        piece = self._above.absent_members.oldest_piece(sender, key, asked.lacks)
         if piece is None:
             self._from_log(asked, now)
         elif (sender, key) not in self._reading:
@@ -202,10 +206,14 @@ class Answers:
 
     def _from_tail(self, asked: Asked, entries: list[LogEntry] | None, piece: TailPiece) -> None:
         """Answer with a piece of the tail, up to its last number. `entries`: None if it could not
-        be read; then the other broker asks again."""
+        be read, and is lost; the next piece is read then, as nothing else goes to a broker that
+        waits for this answer."""
         self._reading.discard((asked.sender, asked.key))
         now = self._node.now
-        if entries is None or asked.key not in self._origins.ours:
+        if asked.key not in self._origins.ours:
+            return
+        if entries is None:
+            self._answer(asked, now)
             return
         ours = [entry for entry in entries if entry.key == asked.key]
         # Subscriptions that were made behind this piece are answered with a later one.

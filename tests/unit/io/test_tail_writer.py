@@ -45,7 +45,7 @@ def test_pieces_that_were_written_are_read(tmp_path: Path) -> None:
     assert writer.do(TailSync(3)) is None
     assert writer.do(TailRead(1, len(head), len(away), 4)) == away
     assert writer.do(TailRead(1, len(head), 1000, 5)) == away
-    assert writer.do(TailRead(2, 0, 10, 6)) == "No such file or directory"
+    assert writer.do(TailRead(2, 0, 10, 6)) is None
     assert writer.do(TailWrite(2, 0, encode_header(ID, 2), 7)) is None
     writer.files.put(TailDrop(2))
     writer.files.close()

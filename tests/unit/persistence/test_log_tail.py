@@ -164,7 +164,6 @@ class Bench:
                     assert not isinstance(error, bytes)
                     self.tail.written(done, error, self.node.now)
                 elif isinstance(done, TailRead):
-                    assert error is not None
                     self.tail.was_read(done, error, self.node.now)
 
     def entry(self, number: int, size: int, count: int = 1) -> LogEntry:
@@ -314,6 +313,42 @@ def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() ->
         (b, 2, 2, 1) for b in BROKERS
     ]
     assert bench.node.counters.log_tail_damaged == 1
+
+
+def test_a_segment_that_is_gone_is_lost_as_a_whole_at_once() -> None:
+    bench = Bench(1 << 30)
+    for number in range(1, 61):
+        bench.tail.add(bench.entry(number, 400_000), BROKERS, None)
+    bench.work()
+    first = min(bench.files.tail_segments)
+    del bench.files.tail_segments[first]
+    found = bench.numbers(BROKERS[0], [(1, 1), (50, 99)])
+    assert found == list(range(50, 61))
+    count = bench.tail.begins(BROKERS[0], KEY) - 1
+    assert 30 < count < 50
+    for broker in BROKERS:
+        assert sum(part.messages for part in bench.lost if part.broker == broker) == count
+    assert bench.tail.size == sum(map(len, bench.files.tail_segments.values()))
+
+
+def test_what_is_written_to_a_segment_that_is_gone_is_counted_once() -> None:
+    bench = Bench(1 << 30)
+    bench.tail.add(bench.entry(1, 400_000), BROKERS, None)
+    bench.work()
+    bench.files.tail_segments.clear()
+    frame = bench.tail.first(BROKERS[0], KEY, [(1, 1)])
+    assert frame is not None
+    bench.tail.read(frame, bench._take)
+    bench.tail.add(bench.entry(2, 400_000), BROKERS, None)
+    bench.work()
+    assert bench.read is None
+    assert sorted((p.broker, p.first, p.last) for p in bench.lost) == [
+        (broker, number, number) for broker in BROKERS for number in (1, 2)
+    ]
+    bench.node.now += 2.0
+    bench.tail.add(bench.entry(3, 400_000), BROKERS, None)
+    bench.work()
+    assert bench.numbers(BROKERS[0], [(1, 9)]) == [3]
 
 
 def test_batches_are_read_as_they_were_and_damaged_ones_are_lost() -> None:
