@@ -9,9 +9,8 @@ from typing import Final
 QUEUED_MEMORY: Final = 500
 """bytes of memory that a waiting message takes besides its payload and topic."""
 
-TRIMMED_MEMORY: Final = 320
-"""bytes of memory that the number of a QoS 2 message takes that has left the replay log, or a run
-of them, and 8 for each message."""
+FLIGHT_MEMORY: Final = 130
+"""bytes of memory that a packet in flight takes besides its bytes."""
 
 HELD_MEMORY: Final = 300
 """bytes of memory that a batch takes besides its packets that waits for what is missing before

@@ -145,7 +145,6 @@ class Counted:
     replayed: int = 0
     replay_log_trimmed: int = 0
     replay_log_lost: int = 0
-    queued_unnumbered: int = 0
     replay_log_reserve_full: int = 0
     ordered_feed_full: int = 0
     gaps_forgotten: int = 0

@@ -34,7 +34,6 @@ from mqttree.broker.cluster.delivery.subscription_start import (
     SubscriptionStarts,
 )
 from mqttree.broker.cluster.delivery.tail_offers import TailOffers
-from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
 from mqttree.broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
 from mqttree.broker.cluster.directory.link_state_directory import (
     CLIENTS_AT,
@@ -237,7 +236,6 @@ class ClusterParts:
             report=self,
             timeout=config.link_timeout,
         )
-        self.trimmed_numbers: TrimmedNumbers = TrimmedNumbers(node, self.replay_log)
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
             node, self.database, self.bus, self
         )
@@ -352,7 +350,7 @@ class ClusterParts:
         )
         self.recently_elsewhere: RecentlyElsewhere = RecentlyElsewhere(node, self.directory)
         self.session_history: SessionHistory = SessionHistory(
-            node, self.origins, self.replay_log, self.trimmed_numbers, self.delivered_ranges
+            node, self.origins, self.replay_log, self.delivered_ranges
         )
         self.session_replay: SessionReplay = SessionReplay(
             node,
@@ -537,7 +535,6 @@ class ClusterParts:
             + self.session_merge.arriving
             + self.session_replay.arriving
             + self.pinned_entries.size
-            + self.trimmed_numbers.size
         )
         said = self.database.memory + self.strategy.memory
         return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes

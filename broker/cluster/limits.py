@@ -125,11 +125,6 @@ class ClusterLimits(CoreLimits, kw_only=True):
     bytes; of more the oldest are dropped [replay_log_trimmed]. What a neighbour still needed of
     them is lost, said and counted [replay_log_lost]."""
 
-    unlogged_bytes: int = 16 * 1024 * 1024
-    """bytes of numbers of QoS 2 messages that wait for clients that are away and have left the log:
-    of five sessions with full queues whose messages came one by one, of a hundred that got runs.
-    The oldest go first [queued_unnumbered]."""
-
     absent_max_s: float = 3600.0
     """s after which an absent broker is taken to stay away."""
 

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqttree.broker.base import costs
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 MAX_MISSED_BYTES: Final = 1024 * 1024
 """bytes of QoS 0 messages for a client that is away."""
+
+
+Flight = tuple[Any, ...]
+"""A PUBLISH as it was sent on this connection, and the name of its message: origin and number. It
+is not typed further, as compiled code would check all three whenever it needs one."""
 
 
 class Outgoing:
@@ -227,8 +233,7 @@ class DeliveryQueue:
         self.conn: Connection | None = None
         self.outbox: list[bytes] = []
         self.version = 4
-        # `bytes`: the PUBLISH as it was sent on this connection.
-        self.inflight: dict[int, Outgoing | bytes] = {}
+        self.inflight: dict[int, Outgoing | Flight] = {}
         self.unsent: set[int] = set()  # of these, what its last connection ended before
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
@@ -315,8 +320,10 @@ class DeliveryQueue:
             return
         data = batch.numbered(first)
         size = batch.size
+        packets = [data[at : at + size] for at in range(0, len(data), size)]
+        names = range(batch.sequence, batch.sequence + count)
         inflight.update(
-            zip(numbers, [data[at : at + size] for at in range(0, len(data), size)], strict=True)
+            zip(numbers, zip(packets, repeat(batch.origin), names, strict=False), strict=True)
         )
         self.next_packet_id = numbers[-1]
         if not self.outbox:
@@ -530,7 +537,8 @@ class DeliveryQueue:
             queue.popleft()
             size += len(message.payload) + len(message.topic) + len(message.properties)
             head, tail = message.halves(version, outgoing.qos, False)
-            inflight[number] = packet = b"%b%b%b" % (head, PACKET_IDS[number], tail)
+            packet = b"%b%b%b" % (head, PACKET_IDS[number], tail)
+            inflight[number] = (packet, message.origin, message.sequence)
             packets.append(packet)
         if not packets:
             return False
@@ -552,17 +560,21 @@ class DeliveryQueue:
         sent = self.inflight.get(packet_id)
         if sent is None:
             return 0
-        return sent[0] >> 1 & 3 if isinstance(sent, bytes) else sent.qos
+        if isinstance(sent, tuple):
+            packet: bytes = sent[0]
+            return packet[0] >> 1 & 3
+        return sent.qos
 
     def unpack(self) -> None:
         """Turn packets in flight into messages: the next connection may speak another version."""
         for packet_id, sent in self.inflight.items():
-            if isinstance(sent, bytes):
+            if isinstance(sent, tuple):
                 self.inflight[packet_id] = self.unpacked(sent)
 
-    def unpacked(self, sent: bytes) -> Outgoing:
+    def unpacked(self, sent: Flight) -> Outgoing:
         """Return the message of a packet that was sent on this connection."""
-        message = message_in(sent, self.version, self.node.now)
+        packet, origin, sequence = sent
+        message = message_in(packet, self.version, self.node.now).named(origin, sequence)
         return Outgoing(message, message.qos, False, b"")
 
     def on_puback(self, packet_id: int) -> bool:
@@ -576,7 +588,7 @@ class DeliveryQueue:
             self.fill_window()
         return True
 
-    def _on_settled(self, sent: Outgoing | bytes) -> None:
+    def _on_settled(self, sent: Outgoing | Flight) -> None:
         """Note that a message is acknowledged, or that the client is not to get it any more."""
 
     def on_pubrec(self, packet_id: int, reason: int) -> bool:

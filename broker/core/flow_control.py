@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base.turns import Rest
-from mqttree.broker.core.client import Client
 from mqttree.broker.core.core_broker import CoreBroker
 
 if TYPE_CHECKING:
@@ -117,8 +116,6 @@ class FlowControl:
             self._look_again(slow, now, number + 1)
         else:
             slow.stalled = True
-            if isinstance(slow.owner, Client):
-                broker.cluster.trimmed_numbers.watch(slow.owner.session)
             text = f"{slow.peer} reads too slowly; publishers are no longer paused for it"
             broker.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release(slow)

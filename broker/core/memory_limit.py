@@ -375,7 +375,9 @@ def queue_memory(session: Session) -> int:
     size = session.queued_bytes + session.missed_bytes + len(session.queue) * costs.QUEUED_MEMORY
     for sent in session.inflight.values():
         size += (
-            len(sent) if isinstance(sent, bytes) else size_of(sent.message) + costs.QUEUED_MEMORY
+            len(sent[0]) + costs.FLIGHT_MEMORY
+            if isinstance(sent, tuple)
+            else size_of(sent.message) + costs.QUEUED_MEMORY
         )
     return size
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqttree.broker.wire.packets import Will
 from mqttree.broker.wire.properties import Property, encode_properties, split_expiry
@@ -11,6 +11,14 @@ from mqttree.broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
+
+
+Name = tuple[bytes, int]
+"""The name of a message: the origin that numbered it, and its sequence number there (see
+`broker/cluster/delivery/origins.py`). It keeps its name at all brokers and in all sessions."""
+
+NO_NAME: Final[Name] = (b"", 0)
+"""Of a message that was published while its broker had met no other one."""
 
 
 class Stamp(NamedTuple):
@@ -34,11 +42,13 @@ class Message:
         "choice",
         "expires_at",
         "number",
+        "origin",
         "payload",
         "properties",
         "qos",
         "retain",
         "sender",
+        "sequence",
         "stamp",
         "topic",
     )
@@ -77,6 +87,18 @@ class Message:
         self.expires_at = expires_at
         self.sender = sender
         self.cache: dict[int, tuple[bytes, bytes]] | None = None
+        self.origin = b""
+        self.sequence = 0
+
+    @property
+    def name(self) -> Name | None:
+        """Its name; None: it has none."""
+        return (self.origin, self.sequence) if self.origin else None
+
+    def named(self, origin: bytes, sequence: int) -> Message:
+        """Give it the name (`origin`, `sequence`), and return it."""
+        self.origin, self.sequence = origin, sequence
+        return self
 
     def halves(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
         """Return the PUBLISH for MQTT `version`, `qos` and the flag `retain` as (bytes before the

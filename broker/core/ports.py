@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.core.connection import Arrival, Connection
     from mqttree.broker.core.effects import Dial
-    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.message import Message, Name
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.retained_index import RetainedVersion
     from mqttree.broker.core.route import Route
@@ -107,6 +107,7 @@ class Journal(Protocol):
         count: int,
         deliveries: Sequence[int],
         source: Connection,
+        name: Name,
         /,
     ) -> int:
         """Record messages at QoS 1 or 2 that durable sessions have in flight, as the packets that
@@ -115,7 +116,7 @@ class Journal(Protocol):
 
         `packets`: whole PUBLISH packets with one first byte, of MQTT `version`, `count` of them;
         `deliveries`: who has one of them in flight: its place << 48 | number of the session << 16 |
-        packet identifier.
+        packet identifier; `name`: of the first message, which the others follow.
         """
 
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
@@ -271,7 +272,17 @@ class OutgoingBatch:
     by their names, at each call.
     """
 
-    __slots__ = ()
+    __slots__ = ("origin",)
+
+    origin: bytes
+    """The origin that numbers them: this broker."""
+
+    def next_number(self) -> int:
+        """Return the number that the next packet at QoS 1 or 2 gets.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
 
     def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
         """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to `end`
@@ -471,13 +482,6 @@ class Tombstones(Protocol):
         """Return when the last session of a client ended (hybrid clock), 0: not known."""
 
 
-class TrimmedNumbers(Protocol):
-    """Messages that have left the log while a session wants them."""
-
-    def watch(self, session: Session, /) -> None:
-        """The client of a session that is kept is away."""
-
-
 class RecentlyElsewhere(Protocol):
     """Which clients are, or were lately, at other brokers."""
 
@@ -599,10 +603,6 @@ class Cluster(Protocol):
     @property
     def tombstones(self) -> Tombstones:
         """Remembers sessions that have ended."""
-
-    @property
-    def trimmed_numbers(self) -> TrimmedNumbers:
-        """Notes which messages a session lacks that have left the log."""
 
     @property
     def recently_elsewhere(self) -> RecentlyElsewhere:

@@ -31,9 +31,11 @@ class PublishRun:
         "count",
         "data",
         "number",
+        "origin",
         "payload",
         "properties",
         "qos",
+        "sequence",
         "size",
         "start",
         "topic",
@@ -65,6 +67,8 @@ class PublishRun:
         self.size = size
         self.count = len(data) // size
         self.number = 0  # of the first message in the journal, once a session keeps them
+        self.origin = b""  # name of the first message, as of `Message`
+        self.sequence = 0
         self._forms: dict[int, PublishRun] | None = None
         self._messages: list[Message] | None = None
         self._sender = sender
@@ -103,6 +107,7 @@ class PublishRun:
             self._sender,
         )
         form.number = self.number
+        form.origin, form.sequence = self.origin, self.sequence
         forms[five << 2 | qos] = form
         return form
 
@@ -121,6 +126,7 @@ class PublishRun:
             self._sender,
         )
         part.number = self.number and self.number + low
+        part.origin, part.sequence = self.origin, self.sequence + low
         return part
 
     def numbered(self, first: int) -> bytes:
@@ -147,5 +153,6 @@ class PublishRun:
                 message.cache = {cached: (head, data[at + start + 2 : at + size])}
                 if self.number:
                     message.number = self.number + len(found)
+                message.named(self.origin, self.sequence + len(found))
                 found.append(message)
         return found

@@ -50,9 +50,9 @@ class Publisher:
         if cluster.sharing.has_remote_members:
             cluster.sharing.publish(dispatcher.route(message.topic), message, source)
             return
-        dispatcher.publish(message, source)
-        if broker.federated:
+        if broker.federated:  # first of all it gets its name
             cluster.forwarder.forward(message, source)
+        dispatcher.publish(message, source)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker.

@@ -1,7 +1,7 @@
 """QoS 1 and 2 as most clients use them: runs of PUBLISH and of acknowledgements without reasons.
 
-Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight`
-holds its bytes). A run ends before whatever is not as it should be, and that takes the path for
+Little is made for each message: what is in flight is the packet itself and the message's name
+(`Session.inflight`). A run ends before whatever is not as it should be, and that takes the path for
 everything else (`Client._packet`), which behaves the same.
 """
 
@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.core.connection_states import State
-from mqttree.broker.core.delivery_queue import RELEASED, Outgoing
-from mqttree.broker.core.message import Message
+from mqttree.broker.core.delivery_queue import RELEASED, Flight, Outgoing
+from mqttree.broker.core.message import Message, Name
 from mqttree.broker.core.publish import first_route
 from mqttree.broker.core.publish_run import LARGEST, MAX_RUN_PACKETS, PublishRun
 from mqttree.broker.core.recorded_stretch import RecordedStretch
@@ -141,8 +141,9 @@ def _settle_singly(
         sent = inflight.get(packet_id)
         if sent is None:
             break
-        if isinstance(sent, bytes):
-            qos = sent[0] >> 1 & 3
+        if isinstance(sent, tuple):
+            packet: bytes = sent[0]
+            qos = packet[0] >> 1 & 3
         else:
             qos = sent.qos
             if type(sent) is SharedOutgoing and (first, qos) in SETTLING:
@@ -203,9 +204,7 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
         if first == PUBCOMP:
             if sent.count(RELEASED) < count:
                 return False
-        elif [packet[0] for packet in sent if isinstance(packet, bytes)].count(
-            PUBLISH | (QOS_1 if first == PUBACK else QOS_2)
-        ) < count:
+        elif not _all_begin(sent, PUBLISH | (QOS_1 if first == PUBACK else QOS_2)):
             return False
         if first == PUBREC:
             inflight.update(dict.fromkeys(numbers, RELEASED))
@@ -224,6 +223,17 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
         client.conn.send(bytes(answers))
     if session.queue:
         session.fill_window()
+    return True
+
+
+def _all_begin(sent: list[Outgoing | Flight | None], first: int) -> bool:
+    """Whether all of these are packets in flight that begin with the byte `first`."""
+    for flight in sent:
+        if not isinstance(flight, tuple):
+            return False
+        packet: bytes = flight[0]
+        if packet[0] != first:
+            return False
     return True
 
 
@@ -262,10 +272,10 @@ def _publish_mixed(
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
     answers: list[bytes] = []
+    origin, number = (b"", 0) if batch is None else (batch.origin, batch.next_number())
     # Packets that follow each other and have one route: where they begin, how many are before them.
     along: Route | None = None
-    begin = before = 0
-    taken = b""  # topic of the last packet
+    begin, before, taken = 0, 0, b""  # the last one is the topic of the last packet
     while True:
         start = body + 2 + (data[body] << 8 | data[body + 1])
         payload = start + 3 if five else start + 2
@@ -295,13 +305,13 @@ def _publish_mixed(
         tail = data[start + 2 : end]
         if targets and (special or stretch is not None):
             expiring = special and data.startswith(EXPIRY, payload - section)
-            _send(client, targets, prefix, tail, position, end, expiring, stretch)
+            _send(client, targets, prefix, tail, position, end, expiring, stretch, origin, number)
         else:
             for receiver in targets:
-                if not send_on(receiver, prefix, tail):
-                    receiver.deliver(_message(client, prefix, tail), qos, False, b"", conn)
+                if not send_on(receiver, prefix, tail, origin, number):
+                    _queue(client, receiver, prefix, tail, (origin, number))
         answers.append(PACKET_IDS[packet_id])
-        position, taken = end, topic
+        position, taken, number = end, topic, number + 1
         # The next packet; whatever is not as it should be is left to the caller.
         held = conn.state is not READING and conn.state.held
         if held or position + 7 > limit or data[position] != first:
@@ -330,22 +340,32 @@ def _send(
     end: int,
     expiring: bool,
     stretch: RecordedStretch | None,
+    origin: bytes,
+    sequence: int,
 ) -> None:
     """Send a packet to receivers that get it as it is, also if it has to be recorded.
 
     `client`: the publisher; `receivers`: who gets it; `head`, `tail`: as of `send_on`; `begin`,
     `end`: where it is in the chunk; `expiring`: whether its properties begin with its expiry;
-    `stretch`: the packets before it that are not recorded yet.
+    `stretch`: the packets before it that are not recorded yet; `origin`, `sequence`: the message's
+    name.
     """
     if expiring:
-        send_expiring(receivers, head, tail, _message(client, head, tail), stretch, client.conn)
+        message = _message(client, head, tail).named(origin, sequence)
+        send_expiring(receivers, head, tail, message, stretch, client.conn)
     elif stretch is not None and _recorded(receivers):
-        _send_recorded(stretch, receivers, head, tail, begin, end)
+        _send_recorded(stretch, receivers, head, tail, begin, end, (origin, sequence))
     else:
         for receiver in receivers:
-            if not send_on(receiver, head, tail):
-                message = _message(client, head, tail)
-                receiver.deliver(message, message.qos, False, b"", client.conn)
+            if not send_on(receiver, head, tail, origin, sequence):
+                _queue(client, receiver, head, tail, (origin, sequence))
+
+
+def _queue(client: Client, receiver: Session, head: bytes, tail: bytes, name: Name) -> None:
+    """Deliver a packet to a receiver that does not take it as it is; parameters are those of
+    `_send`."""
+    message = _message(client, head, tail).named(name[0], name[1])
+    receiver.deliver(message, message.qos, False, b"", client.conn)
 
 
 def _publish_equal(
@@ -382,6 +402,8 @@ def _publish_equal(
     ):
         run = _batch(client, route, data, position, start, payload, packet, properties)
         if run is not None:
+            if batch is not None:
+                run.origin, run.sequence = batch.origin, batch.next_number()
             if client.tally is not None:
                 client.tally.add(topic, run.count)
             after = position + len(run.data)
@@ -422,6 +444,7 @@ def _publish_singly(
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     expiring = sound[:1] == EXPIRY
+    origin, number = (b"", 0) if batch is None else (batch.origin, batch.next_number())
     stretch: RecordedStretch | None = None
     if targets is not None and node.journal.recording and _recorded(targets):
         stretch = RecordedStretch(client, data)
@@ -438,10 +461,11 @@ def _publish_singly(
         if qos == 2:
             incoming.add(packet_id)
         tail = data[start + 2 : end]
+        place = number + len(answers)
         if targets is None:
-            _deliver(client, route, _message(client, prefix, tail), batch)
+            _deliver(client, route, _message(client, prefix, tail).named(origin, place), batch)
         else:
-            _send(client, targets, prefix, tail, position, end, expiring, stretch)
+            _send(client, targets, prefix, tail, position, end, expiring, stretch, origin, place)
         answers.append(PACKET_IDS[packet_id])
         position, behind = end, behind + packet
         start, payload, end = start + packet, payload + packet, end + packet
@@ -470,20 +494,21 @@ def _send_recorded(
     tail: bytes,
     begin: int,
     end: int,
+    name: Name,
 ) -> None:
     """Send a packet to sessions of which some are in the journal, and record that.
 
     `stretch`: the packets before it that are not recorded yet; `receivers`: who gets it; `head`,
-    `tail`: as of `send_on`; `begin`, `end`: where it is in the chunk.
+    `tail`: as of `send_on`; `begin`, `end`: where it is in the chunk; `name`: the message's.
     """
     if begin != stretch.end:
         stretch.flush()
-        stretch.begin = begin
+        stretch.begin, stretch.name = begin, name
     deliveries, place = stretch.deliveries, stretch.count << 48
     before = len(deliveries)
     behind = 0  # so many receivers are: those from the first one on that did not take it
     for session in receivers:
-        if behind or not send_on(session, head, tail):
+        if behind or not send_on(session, head, tail, name[0], name[1]):
             behind += 1
         elif (recorder := session.recorder) is not None:
             deliveries.append(place | recorder.number << 16 | session.next_packet_id)
@@ -493,7 +518,7 @@ def _send_recorded(
         stretch.end = end
     if behind:
         last = stretch.flush()
-        message = _message(stretch.client, head, tail)
+        message = _message(stretch.client, head, tail).named(name[0], name[1])
         if known:
             message.number = last
         for session in receivers[-behind:]:
@@ -516,9 +541,9 @@ def send_expiring(
     """
     if stretch is not None:
         stretch.flush()
-    qos = message.qos
+    qos, name = message.qos, (message.origin, message.sequence)
     for session in receivers:
-        if session.recorder is None and send_on(session, head, tail):
+        if session.recorder is None and send_on(session, head, tail, name[0], name[1]):
             session.inflight[session.next_packet_id] = Outgoing(message, qos, False, b"")
         else:
             session.deliver(message, qos, False, b"", source)
@@ -633,11 +658,12 @@ def _take_identifiers(client: Client, high: bytes, low: bytes) -> bool:
     return True
 
 
-def send_on(session: Session, head: bytes, tail: bytes) -> bool:
+def send_on(session: Session, head: bytes, tail: bytes, origin: bytes, sequence: int) -> bool:
     """Put a packet in flight and send it, with the next free identifier. Returns False, and nothing
     is done, when `session` does not take it now, or not as it is.
 
-    `head`, `tail`: its bytes ahead of its identifier and behind it.
+    `head`, `tail`: its bytes ahead of its identifier and behind it; `origin`, `sequence`: the name
+    of the message.
     """
     inflight = session.inflight
     if (
@@ -651,7 +677,8 @@ def send_on(session: Session, head: bytes, tail: bytes) -> bool:
     while packet_id in inflight:
         packet_id = packet_id % 65535 + 1
     session.next_packet_id = packet_id
-    inflight[packet_id] = data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
+    data = b"%b%b%b" % (head, PACKET_IDS[packet_id], tail)
+    inflight[packet_id] = (data, origin, sequence)
     outbox = session.outbox
     if not outbox:
         session.dirty.append(session)

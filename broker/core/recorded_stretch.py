@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
+    from mqttree.broker.core.message import Name
 
 
 class RecordedStretch:
@@ -14,7 +15,7 @@ class RecordedStretch:
     one durable session has in flight. Whoever sends one (`send_recorded`) adds it; nothing else
     may be recorded before `flush`."""
 
-    __slots__ = ("begin", "client", "count", "data", "deliveries", "end")
+    __slots__ = ("begin", "client", "count", "data", "deliveries", "end", "name")
 
     def __init__(self, client: Client, data: bytes) -> None:
         """`client`: the publisher; `data`: the chunk."""
@@ -25,6 +26,8 @@ class RecordedStretch:
         self.end = -1
         """Where the last one ends; -1: there is none."""
         self.count = 0
+        self.name: Name = (b"", 0)
+        """Of the first message; the others follow it."""
         self.deliveries: list[int] = []
         """As of `Journal.packets_published`."""
 
@@ -37,7 +40,7 @@ class RecordedStretch:
         client = self.client
         packets = self.data[self.begin : self.end]
         number = client.node.journal.packets_published(
-            packets, client.version, count, self.deliveries, client.conn
+            packets, client.version, count, self.deliveries, client.conn, self.name
         )
         self.end = -1
         self.count = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from mqttree.broker.core.delivery_queue import (
     DeliveryQueue,
+    Flight,
     Outgoing,
     QueueCluster,
     QueueHost,
@@ -384,6 +385,6 @@ class Session(DeliveryQueue):
                 sent.append(outgoing.original)
         return [o for o in sent if isinstance(o, SharedOutgoing)]
 
-    def _on_settled(self, sent: Outgoing | bytes) -> None:
+    def _on_settled(self, sent: Outgoing | Flight) -> None:
         if type(sent) is SharedOutgoing:
             self.host.cluster.custody.settled(sent)

@@ -51,7 +51,6 @@ class SessionRegistry:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
         broker = self._broker
         broker.journal.make_durable(session)
-        broker.cluster.trimmed_numbers.watch(session)
         if session.expiry != NEVER:
             session.expiry_timer = broker.timers.schedule(
                 broker.now + session.expiry, lambda now: self.expire(session)

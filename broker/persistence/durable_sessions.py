@@ -174,7 +174,7 @@ class DurableSessions:
             # Messages are recorded one by one, so that no frame holds a whole queue.
             for packet_id in list(session.inflight):
                 sent = session.inflight.get(packet_id)
-                if isinstance(sent, bytes):  # the message is to keep its number
+                if isinstance(sent, tuple):  # the message is to keep its number
                     sent = session.inflight[packet_id] = session.unpacked(sent)
                 if sent is not None and sent is not RELEASED:
                     self.messages.number_of(sent.message)

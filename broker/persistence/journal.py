@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.sharing.assignment_ledger import Ref
     from mqttree.broker.core.effect_answers import EffectAnswers
+    from mqttree.broker.core.message import Name
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.retained_index import RetainedVersion
     from mqttree.broker.core.route import Route
@@ -231,14 +232,15 @@ class Journal:
         count: int,
         deliveries: Sequence[int],
         source: Connection,
+        name: Name,
     ) -> int:
         """Record messages that durable sessions have in flight, as the packets that came; returns
         the number of the first one. `source` hears of them once that is durable, and so do their
         receivers at QoS 2.
 
-        `packets`, `version`, `count`, `deliveries`: as of `encode_published`.
+        `packets`, `version`, `count`, `deliveries`, `name`: as of `encode_published`.
         """
-        number = self.messages.published(packets, version, count, deliveries)
+        number = self.messages.published(packets, version, count, deliveries, name)
         if packets[0] & QOS_2:
             recorders = self.sessions.recorders
             for session in {delivery >> 16 & 0xFFFFFFFF for delivery in deliveries}:

@@ -14,7 +14,7 @@ from mqttree.broker.persistence.records import RunRecord, encode_message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.message import Message, Name
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
@@ -52,29 +52,38 @@ class MessageRecords:
         flags = message.qos | message.retain << 2
         expires = self.expires(message)
         record = encode_message(
-            number, flags, expires, message.topic, message.properties, message.payload
+            number,
+            flags,
+            expires,
+            message.topic,
+            message.properties,
+            message.payload,
+            message.origin,
+            message.sequence,
         )
         self._frames.record(record)
         return number
 
-    def published(self, packets: bytes, version: int, count: int, deliveries: Sequence[int]) -> int:
+    def published(
+        self, packets: bytes, version: int, count: int, deliveries: Sequence[int], name: Name
+    ) -> int:
         """Record new messages as the packets that came, and who has them in flight; returns the
         number of the first one.
 
-        `packets`, `version`, `count`, `deliveries`: as of `encode_published`.
+        `packets`, `version`, `count`, `deliveries`, `name`: as of `encode_published`.
         """
         number = self.last + 1
         self.last += count
-        self._frames.record(encode_published(number, version, count, packets, deliveries))
+        self._frames.record(encode_published(number, version, count, packets, deliveries, name))
         return number
 
     def run(self, run: PublishRun) -> None:
         """Number and record a run of messages."""
         number = run.number = self.last + 1
         self.last += run.count
-        record = RunRecord(
-            number, run.qos, run.size, run.payload, run.topic, run.properties, run.data
-        )
+        texts = run.topic, run.properties, run.data
+        name = run.origin, run.sequence
+        record = RunRecord(number, run.qos, run.size, run.payload, *texts, name)
         self._frames.record(record.encode())
 
     def expires(self, message: Message) -> int:

@@ -2,11 +2,12 @@
 that have them in flight. Pure.
 
     body     u64 number of the first message, u8 MQTT version, u16 messages, u32 bytes of packets,
-             u32 deliveries, packets, deliveries
+             u32 deliveries, name of the first message (16 bytes origin, u64), packets, deliveries
     delivery u16 place of its packet, u32 session, u16 packet identifier
 
-The numbers of the messages are consecutive. The packet identifiers in the packets are those of the
-publisher. A delivery is at the QoS of its packet, without RETAIN and Subscription Identifiers.
+Numbers and names of the messages are consecutive. The packet identifiers in the packets are those
+of the publisher. A delivery is at the QoS of its packet, without RETAIN and Subscription
+Identifiers.
 """
 
 from __future__ import annotations
@@ -15,41 +16,44 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from mqttree.broker.persistence.records import Kind, MessageRecord
+from mqttree.broker.core.message import Name
+from mqttree.broker.persistence.records import Kind, MessageRecord, nth_name, read_name
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, topic_end
 from mqttree.broker.wire.varint import read_length
 
-_HEAD = struct.Struct(">QBHII")
+_HEAD = struct.Struct(">QBHII16sQ")
 # With the record's head.
-_WHOLE = struct.Struct(">BIQBHII")
+_WHOLE = struct.Struct(">BIQBHII16sQ")
 _DELIVERY = struct.Struct(">HIH")
 _FIRST = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 
 
 def encode_published(
-    number: int, version: int, count: int, packets: bytes, deliveries: Sequence[int]
+    number: int, version: int, count: int, packets: bytes, deliveries: Sequence[int], name: Name
 ) -> bytes:
     """Return PUBLISHED as bytes: the record's head and its body.
 
-    `number`: of the first message; `version`: of MQTT, 5, or 4 for both 3.x; `count`: how many
-    packets there are in `packets`, which have one first byte; `deliveries`: for each session that
-    has one of them in flight its place << 48 | session << 16 | packet identifier.
+    `number`, `name`: of the first message; `version`: of MQTT, 5, or 4 for both 3.x; `count`: how
+    many packets there are in `packets`, which have one first byte; `deliveries`: for each session
+    that has one of them in flight its place << 48 | session << 16 | packet identifier.
     """
     size = _HEAD.size + len(packets) + 8 * len(deliveries)
-    head = _WHOLE.pack(Kind.PUBLISHED, size, number, version, count, len(packets), len(deliveries))
+    sizes = len(packets), len(deliveries)
+    head = _WHOLE.pack(Kind.PUBLISHED, size, number, version, count, *sizes, name[0], name[1])
     return b"%b%b%b" % (head, packets, struct.pack(f">{len(deliveries)}Q", *deliveries))
 
 
 class PublishedRecord:
     """Messages with consecutive numbers, `count` of them from `number` on, at `qos`."""
 
-    __slots__ = ("_five", "_packets", "_places", "number", "qos")
+    __slots__ = ("_five", "_packets", "_places", "name", "number", "qos")
 
-    def __init__(self, number: int, version: int, packets: bytes) -> None:
-        """`number`: of the first message; `version`: of MQTT; `packets`: as they came. Raises
-        struct.error: they are not whole PUBLISH packets at QoS 1 or 2 of one kind."""
+    def __init__(self, number: int, version: int, packets: bytes, name: Name) -> None:
+        """`number`, `name`: of the first message; `version`: of MQTT; `packets`: as they came.
+        Raises struct.error: they are not whole PUBLISH packets at QoS 1 or 2 of one kind."""
         self.number = number
+        self.name = name
         self.qos = packets[0] >> 1 & 3 if packets else 0
         self._five = version == 5
         self._packets = packets
@@ -93,17 +97,18 @@ class PublishedRecord:
         topic, behind, properties, payload, end = parts
         data = self._packets
         texts = data[topic:behind], data[properties:payload], data[payload:end]
-        return MessageRecord(number, self.qos, False, 0, *texts)
+        name = nth_name(self.name, number - self.number)
+        return MessageRecord(number, self.qos, False, 0, *texts, name)
 
 
 def decode_published(body: bytes) -> tuple[PublishedRecord, list[tuple[int, int, int]]]:
     """Return the messages of the body of PUBLISHED, and who has them in flight: place of the
     message, session, packet identifier. Raises struct.error: its parts do not fit together."""
-    number, version, count, size, deliveries = _HEAD.unpack_from(body)
+    number, version, count, size, deliveries, *name = _HEAD.unpack_from(body)
     end = _HEAD.size + size
     if len(body) != end + _DELIVERY.size * deliveries:
         raise struct.error("PUBLISHED has another size than its head says")
-    record = PublishedRecord(number, version, body[_HEAD.size : end])
+    record = PublishedRecord(number, version, body[_HEAD.size : end], read_name(*name))
     found = list(_DELIVERY.iter_unpack(body[end:]))
     if record.count != count or any(place >= count for place, _, _ in found):
         raise struct.error("PUBLISHED has other packets than its head says")

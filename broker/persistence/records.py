@@ -19,11 +19,11 @@ from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
+from mqttree.broker.core.message import NO_NAME, Name
 from mqttree.broker.core.session import ABSORBED, Absorbed
 
-VERSION = 5
-"""1: sessions without their listeners. 2: without their owners and ages. 3: no batches among the
-messages that other brokers may lack. 4: no PUBLISHED."""
+VERSION = 6
+"""Each has its own records; a broker reads the files of its own version."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
 those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
@@ -133,7 +133,7 @@ def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
 
     `data`: HEADER_SIZE bytes or fewer. `broker_id`, `segment`: what it must contain.
 
-    Raises JournalError: it is no journal, of a newer version, or of another broker.
+    Raises JournalError: it is no journal, of another version, or of another broker.
     """
     if not any(data):
         # A power cut may leave a new file with its size and zeros in it.
@@ -146,10 +146,11 @@ def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
         return False
     _, version, whose, number = _HEADER.unpack_from(data)
     version &= ~FULL_SNAPSHOT
-    if version > VERSION:
+    if version != VERSION:
+        other = "a newer" if version > VERSION else "an older"
         raise JournalError(
-            f"has version {version}, and this release reads up to {VERSION}:"
-            " it was written by a newer one"
+            f"has version {version}, and this release reads {VERSION}:"
+            f" it was written by {other} one"
         )
     if whose != broker_id:
         raise JournalError(f"is of broker {whose.hex()}, and this one is {broker_id.hex()}")
@@ -268,15 +269,15 @@ def read_records(frame: bytes) -> list[tuple[int, bytes]]:
 
 # ---------------------------------------------------------------- records
 
-_MESSAGE = struct.Struct(">QBQHI")
-_RUN = struct.Struct(">QBIIIHI")
+_MESSAGE = struct.Struct(">QBQHI16sQ")
+_RUN = struct.Struct(">QBIIIHI16sQ")
 _SESSION = struct.Struct(">IBBdQQHI")
 _AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
 _OUTGOING = struct.Struct(">IHQBIH")
 _SENT_RUN = struct.Struct(">IHHQB")
 # With the record's head, as these are written most often.
-_WHOLE_MESSAGE = struct.Struct(">BIQBQHI")
+_WHOLE_MESSAGE = struct.Struct(">BIQBQHI16sQ")
 _WHOLE_ACKNOWLEDGED = struct.Struct(">BII")
 _DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
@@ -298,7 +299,8 @@ created."""
 
 
 class MessageRecord(NamedTuple):
-    """MESSAGE. `properties` as in `message.Message`; `expires`: ms since the epoch, 0 for never."""
+    """MESSAGE. `properties`, `name` as in `message.Message`; `expires`: ms since the epoch, 0 for
+    never."""
 
     number: int
     qos: int
@@ -307,18 +309,18 @@ class MessageRecord(NamedTuple):
     topic: bytes
     properties: bytes
     payload: bytes
+    name: Name = NO_NAME
 
     def encode(self) -> bytes:
         """Return MESSAGE as bytes: the record's head and its body."""
         flags = self.qos | self.retain << 2
-        return encode_message(
-            self.number, flags, self.expires, self.topic, self.properties, self.payload
-        )
+        texts = self.topic, self.properties, self.payload
+        return encode_message(self.number, flags, self.expires, *texts, *self.name)
 
     @classmethod
     def decode(cls, body: bytes) -> MessageRecord:
         """Decode a body. Raises struct.error."""
-        number, flags, expires, topic, properties = _MESSAGE.unpack_from(body)
+        number, flags, expires, topic, properties, *name = _MESSAGE.unpack_from(body)
         middle = _MESSAGE.size + topic
         end = middle + properties
         return cls(
@@ -329,12 +331,13 @@ class MessageRecord(NamedTuple):
             body[_MESSAGE.size : middle],
             body[middle:end],
             body[end:],
+            read_name(*name),
         )
 
 
 class RunRecord(NamedTuple):
-    """RUN: packets of `size` bytes each in `data`, whose payloads begin at `payload`; `number`: of
-    the first message."""
+    """RUN: packets of `size` bytes each in `data`, whose payloads begin at `payload`; `number`,
+    `name`: of the first message."""
 
     number: int
     qos: int
@@ -343,22 +346,22 @@ class RunRecord(NamedTuple):
     topic: bytes
     properties: bytes
     data: bytes
+    name: Name = NO_NAME
 
     def encode(self) -> bytes:
         """Return RUN as bytes: the record's head and its body."""
         sizes = len(self.data), len(self.topic), len(self.properties)
-        head = _RUN.pack(self.number, self.qos, self.size, self.payload, *sizes)
+        head = _RUN.pack(self.number, self.qos, self.size, self.payload, *sizes, *self.name)
         return _record(Kind.RUN, head, self.topic, self.properties, self.data)
 
     @classmethod
     def decode(cls, body: bytes) -> RunRecord:
         """Decode a body. Raises struct.error."""
-        number, qos, size, payload, _, topic, properties = _RUN.unpack_from(body)
+        number, qos, size, payload, _, topic, properties, *name = _RUN.unpack_from(body)
         middle = _RUN.size + topic
         end = middle + properties
-        return cls(
-            number, qos, size, payload, body[_RUN.size : middle], body[middle:end], body[end:]
-        )
+        texts = body[_RUN.size : middle], body[middle:end], body[end:]
+        return cls(number, qos, size, payload, *texts, read_name(*name))
 
     @property
     def messages(self) -> int:
@@ -369,7 +372,8 @@ class RunRecord(NamedTuple):
         """Return the message with a number."""
         at = (number - self.number) * self.size
         payload = self.data[at + self.payload : at + self.size]
-        return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, payload)
+        name = nth_name(self.name, number - self.number)
+        return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, payload, name)
 
 
 class SessionRecord(NamedTuple):
@@ -575,18 +579,35 @@ def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
 
 
 def encode_message(
-    number: int, flags: int, expires: int, topic: bytes, properties: bytes, payload: bytes
+    number: int,
+    flags: int,
+    expires: int,
+    topic: bytes,
+    properties: bytes,
+    payload: bytes,
+    origin: bytes,
+    sequence: int,
 ) -> bytes:
     """Return MESSAGE as bytes: the record's head and its body.
 
     `number`: of the message; `flags`: its QoS, and 4 if it has RETAIN; `expires`: ms since the
-    epoch, 0 for never; `topic`, `properties`, `payload`: encoded, without their lengths.
+    epoch, 0 for never; `topic`, `properties`, `payload`: encoded, without their lengths; `origin`,
+    `sequence`: its name.
     """
-    size = _MESSAGE.size + len(topic) + len(properties) + len(payload)
-    head = _WHOLE_MESSAGE.pack(
-        Kind.MESSAGE, size, number, flags, expires, len(topic), len(properties)
-    )
+    sizes = len(topic), len(properties)
+    size = _MESSAGE.size + sizes[0] + sizes[1] + len(payload)
+    head = _WHOLE_MESSAGE.pack(Kind.MESSAGE, size, number, flags, expires, *sizes, origin, sequence)
     return b"%b%b%b%b" % (head, topic, properties, payload)
+
+
+def read_name(origin: bytes, sequence: int) -> Name:
+    """Return the name of a message as a record has it: all bytes are 0 if it has none."""
+    return (origin, sequence) if sequence else NO_NAME
+
+
+def nth_name(name: Name, place: int) -> Name:
+    """Return the name of the message that is `place` behind the one with `name`."""
+    return (name[0], name[1] + place) if name[0] else name
 
 
 def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: int) -> bytes:

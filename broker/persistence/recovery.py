@@ -245,6 +245,7 @@ class Recovery:
                 None,
             )
             message.number = number
+            message.named(*record.name)
             self.made[number] = message
         return message
 

@@ -163,7 +163,7 @@ class SessionRecorder:
                 frames.record(encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
             else:
                 self._message(
-                    packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
+                    packet_id, session.unpacked(sent) if isinstance(sent, tuple) else sent
                 )
         for outgoing in session.queue:
             if isinstance(outgoing, Repeat):

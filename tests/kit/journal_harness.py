@@ -228,7 +228,7 @@ def picture(world: World) -> dict[str, Any]:
 def _session(session: Session) -> dict[str, Any]:
     inflight = {}
     for packet_id, sent in session.inflight.items():
-        outgoing = session.unpacked(sent) if isinstance(sent, bytes) else sent
+        outgoing = session.unpacked(sent) if isinstance(sent, tuple) else sent
         # what was sent to a client of MQTT 3 has no properties any more, as long as it is connected
         inflight[packet_id] = (
             "released"

@@ -47,6 +47,6 @@ class NoCluster:
         self.placement = NoPart(redirector=redirector, request=says(0x83))
         self.session_replay = NoPart(request=says(0x83))
         self.retained_sync = self.subscription_starts = self.link_registry = NoPart()
-        self.posted_sessions = self.trimmed_numbers = self.agenda = NoPart()
+        self.posted_sessions = self.agenda = NoPart()
 
     def tick(self, now: float) -> None: ...

@@ -7,7 +7,7 @@ by what brokers say of it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,7 +114,7 @@ def forgets_what_was_left_behind(patch: Mutant) -> None:
 
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
-    patch.setattr(QueueMerge, "_messages_in_both", lambda *_: (set(), Counter()))
+    patch.setattr(QueueMerge, "_delivered_here", lambda *_: set())
     patch.setattr(SessionHistory, "delivered_elsewhere", lambda *_: False)
     patch.setattr(
         SessionHistory,

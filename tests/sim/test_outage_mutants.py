@@ -17,7 +17,7 @@ from mqttree.broker.cluster.retained_sync import RetainedSync
 from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import Absorbed, Session
+from mqttree.broker.core.session import Session
 from mqttree.broker.persistence.absent_members import AbsentMembers
 from mqttree.broker.persistence.durable_sessions import DurableSessions
 from mqttree.broker.persistence.log_tail import LogTail
@@ -87,15 +87,6 @@ def forgets_debts(patch: Mutant) -> None:
 def leaves_debts_in_the_journal(patch: Mutant) -> None:
     """A debt that is paid is not recorded as paid."""
     patch.setattr(DurableSessions, "record_owed", lambda self, key: None)
-
-
-def merges_again(patch: Mutant) -> None:
-    """That an older session was merged is not noted."""
-
-    def wrong(self: Session, *absorbed: Absorbed) -> None:
-        return None
-
-    patch.setattr(Session, "absorb", wrong)
 
 
 def deletes_the_tail(patch: Mutant) -> None:
@@ -234,7 +225,6 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "delivers a debt to all": (owes_everybody, owed(0)),
     "forgets a debt after 120 s": (forgets_debts, owed(0, 400.0)),
     "leaves a paid debt in the journal": (leaves_debts_in_the_journal, seeds(10018, 10205)),
-    "merges a session twice": (merges_again, seeds(1058, story="merge")),
     "deletes the tail at a start": (deletes_the_tail, seeds(1267)),
     "gives groups nothing of the tail": (keeps_nothing_for_groups, seeds(92, 172)),
     "forgets claims after 120 s": (forgets_claims, seeds(92)),

@@ -240,7 +240,6 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.delivery.subscription_start.NOTES": 2048,
     "mqttree.broker.cluster.delivery.subscription_start.NOTED_OLD": 10.0,
     "mqttree.broker.cluster.delivery.subscription_start.OLD_NOTES": 512,
-    "mqttree.broker.cluster.delivery.trimmed_numbers.LOOK_S": 10.0,
     "mqttree.broker.cluster.drain.STEP_S": 0.05,
     "mqttree.broker.cluster.id_conflict.CALL_PAUSE": 1.0,
     "mqttree.broker.cluster.id_conflict.GONE_S": 5.0,

@@ -127,6 +127,7 @@ class Forwarder(Sender):
         if message.qos or message.retain:
             links = self._links(message, choice)
             self.own.top = sequence = self.own.top + 1
+            message.named(self.key, sequence)
             data = encode_message(message, self.key, sequence, node.now, choice)
             entry = LogEntry(self.key, sequence, 1, data, node.now)
             self.log.append(entry, source)
@@ -165,7 +166,12 @@ class Forwarder(Sender):
     def outgoing(self, data: bytes, version: int, source: Connection) -> OutgoingBatch:
         """Return what collects the packets of a chunk (`data`, of MQTT `version`) that came on the
         connection `source`."""
-        return OutgoingBatch(self, self._links_of, self._strategy.generation, data, version, source)
+        generation = self._strategy.generation
+        return OutgoingBatch(self, self._links_of, generation, data, version, source, self.key)
+
+    def last_number(self) -> int:
+        """Return the number of the last message at QoS 1 or 2 that was published here."""
+        return self.own.top
 
     def forward_packet(self, route: Route, packet: bytes, version: int, source: Connection) -> None:
         """Number a QoS 0 packet that was published here, and send it over the links of its `route`

@@ -338,8 +338,11 @@ class IncomingBatches:
             delivered += deliver_run(self._dirty, targets, chunk, messages)
         self._counters.delivered += delivered
 
-    def _deliver_single(self, link: Link, batch: MessageBatch, piece: Piece, now: float) -> None:
-        """Deliver packets to receivers that need more than their bytes."""
+    def _deliver_single(
+        self, link: Link, batch: MessageBatch, piece: Piece, now: float, number: int = 0
+    ) -> None:
+        """Deliver packets to receivers that need more than their bytes. `number`: of the packet, at
+        QoS 1 or 2."""
         route, position, start, payload, end, count = piece
         node, data, packet = self._node, batch.packets, end - position
         plain = payload == start + (2 if batch.qos else 0) + (batch.version == 5)
@@ -352,6 +355,8 @@ class IncomingBatches:
         for at in range(0, count * packet, packet):
             one = (route, position + at, start + at, payload + at, end + at, 1)
             message = _message(batch, one, now)
+            if number:
+                message.named(batch.key, number)
             if batch.age and message.expired(now):
                 node.counters.expired += 1
                 continue
@@ -394,18 +399,18 @@ class IncomingBatches:
             else count - feed.take(link, sequence, count)
         )
         if old < count:
-            self._deliver_logged(link, batch, pieces[old:] if old > 0 else pieces, now)
+            self._deliver_logged(link, batch, pieces, max(0, old), now)
         elif feed is not None and sequence + count - 1 > feed.done:
             self._gap_recovery.hold(feed, entry)
 
     def _deliver_logged(
-        self, link: Link, batch: MessageBatch, pieces: list[Piece], now: float
+        self, link: Link, batch: MessageBatch, pieces: list[Piece], old: int, now: float
     ) -> None:
-        """Deliver QoS 1 or 2 packets here."""
+        """Deliver QoS 1 or 2 packets here, but for the first `old` ones."""
         node, data, qos, five = self._node, batch.packets, batch.qos, batch.version == 5
         recording = node.journal.recording
-        shown = node.hooks.topics
-        for piece in pieces:
+        shown, key = node.hooks.topics, batch.key
+        for number, piece in enumerate(pieces[old:] if old else pieces, batch.sequence + old):
             route, position, start, payload, end, _ = piece
             targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
             special = five and payload > start + 3 and _expires(data, start)
@@ -415,17 +420,17 @@ class IncomingBatches:
                 or (special and batch.age)
                 or (recording and any(s.recorder is not None for s in targets))
             ):
-                self._deliver_single(link, batch, piece, now)
+                self._deliver_single(link, batch, piece, now, number)
                 continue
             if special:
-                message = _message(batch, piece, now)
+                message = _message(batch, piece, now).named(key, number)
                 link.arrival = (batch.key, message.topic, now)
                 head, tail = data[position:start], data[start + 2 : end]
                 send_expiring(targets, head, tail, message, None, link.conn)
                 continue
             for session in targets:
-                if not send_on(session, data[position:start], data[start + 2 : end]):
-                    message = _message(batch, piece, now)
+                if not send_on(session, data[position:start], data[start + 2 : end], key, number):
+                    message = _message(batch, piece, now).named(key, number)
                     link.arrival = (batch.key, message.topic, now)
                     session.deliver(message, qos, False, b"", link.conn)
 

@@ -23,6 +23,13 @@ class Sender(ports.MessageForwarder):
 
     __slots__ = ()
 
+    def last_number(self) -> int:
+        """Return the number of the last message at QoS 1 or 2.
+
+        Raises NotImplementedError: this class sends nothing.
+        """
+        raise NotImplementedError
+
     def forward_batch(
         self,
         packets: bytes,
@@ -66,10 +73,12 @@ class OutgoingBatch(ports.OutgoingBatch):
         data: bytes,
         version: int,
         source: Connection,
+        origin: bytes,
     ) -> None:
         """`sender`: takes what is collected; `links_of`: finds the links of a route whose
         generation is not `generation`; `data`: the chunk, of MQTT `version`, that came on the
-        connection `source`."""
+        connection `source`; `origin`: this broker."""
+        self.origin = origin
         self._sender = sender
         self._links_of = links_of
         self._generation = generation
@@ -79,6 +88,11 @@ class OutgoingBatch(ports.OutgoingBatch):
         self._links = NO_LINKS
         self._begin = self._end = self._limit = 0
         self._count = self._qos = 0
+
+    def next_number(self) -> int:
+        """Return the number that the next packet at QoS 1 or 2 gets."""
+        last = self._sender.last_number()
+        return last + 1 + self._count if self._qos else last + 1
 
     def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
         """Add `count` packets, which are of this `qos` and take this `route`, from `begin` to `end`

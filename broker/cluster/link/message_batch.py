@@ -492,6 +492,8 @@ class MessageBatch:
             message = Message(topic, content, qos, retain, properties, expires_at, None)
             if stamp is not None:
                 message.stamp = stamp
+            if number and (qos or retain):
+                message.named(self.key, number)
             yield number, message
             position, number = end, number + 1
 

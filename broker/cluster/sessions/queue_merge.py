@@ -2,9 +2,7 @@
 
 Together the two sessions have every message: the older one has those up to the point where the
 subscriptions of the newer one begin (see `subscription_start`), the newer one those behind it.
-Messages that both had are found by number: those of the newer session are in its broker's log. A
-message in a session does not say its origin and number. So the old broker looks in its own log for
-the same topic and payload, and the newer one does for those that are not found there. QoS 2
+Messages that both had are found by name: those of the newer session are in its broker's log. QoS 2
 messages that were sent and not acknowledged are not sent again: the client may have had them (only
 gateways send them again). The subscriptions of the newer session hold; all queued messages are
 delivered.
@@ -12,7 +10,7 @@ delivered.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, intersect, subtract
@@ -41,7 +39,7 @@ from mqttree.broker.cluster.sessions.session_history import (
     was_delivered,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
-from mqttree.broker.core.message import size_of
+from mqttree.broker.core.message import Name, size_of
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session
 from mqttree.broker.leg.session_pair import SESSION
@@ -57,12 +55,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.core.start_point import SubscriptionStart
-
-Content = tuple[bytes, bytes]
-"""Topic and payload."""
-
-Known = tuple[bytes, int]
-"""Origin and number of a message."""
 
 
 class QueueMerge:
@@ -103,19 +95,19 @@ class QueueMerge:
         was offered at another broker, if it has just come from there; `now`: s."""
         node, history = self._node, self._history
         here = offered(self._origins.vector)
-        waiting: list[tuple[Item, Known | None]] = []
+        waiting: list[Item] = []
         # Another gateway may have had these sent to the foreign broker, which keeps its session, or
         # not: twice is better than never (docs/bridging.md).
         repeats = session.client_id.startswith(SESSION)
-        for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
+        for item in old.items:
             if item.place == WAITING or (
                 item.place in (IN_FLIGHT, REPEATED) and (item.qos == 1 or repeats)
             ):
-                waiting.append((item, known))
+                waiting.append(item)
             else:
                 node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)
         seen = here if there is None else there
-        numbers, both = self._messages_in_both(session, old, seen, waiting, now)
+        delivered = self._delivered_here(session, old, seen, waiting, now)
         # Then the log may lack messages that were delivered: at another broker, or long ago.
         elsewhere = any(s.adopted for s in session.subscriptions.values())
         # Two brokers have taken one session: both have its queue.
@@ -123,12 +115,11 @@ class QueueMerge:
         trimmed = node.counters.replay_log_trimmed > 0 or elsewhere or twin
         offered_here = history.numbers_of(session)
         kept: deque[Item] = deque()
-        left_out = in_both(waiting, both)
-        for index, (item, known) in reversed(list(enumerate(waiting))):
-            topic = item.message.topic
+        for item in reversed(waiting):
+            topic, known = item.message.topic, item.message.name
             if known is not None:
                 mine = (
-                    known in numbers
+                    known in delivered
                     or known in offered_here
                     or history.delivered_elsewhere(session, *known, topic)
                 )
@@ -138,15 +129,9 @@ class QueueMerge:
                 if not mine and not history.delivered_to_merged(session, *known, topic):
                     history.offers(session, *known)
                     kept.appendleft(item)
-            elif not twin and index not in left_out:
+            elif not twin:
                 kept.appendleft(item)
-        if twin and any(known is None for _, known in waiting):
-            # Without their numbers it is not known which of them the taker lacks: it asks their
-            # origins, as it has not been offered these.
-            had = numbered(known for item, known in waiting if known is not None)
-        else:
-            had = only(old.seen, here)
-        self._delivered_ranges.add(session, had)
+        self._delivered_ranges.add(session, only(old.seen, here))
         self._delivered_ranges.add(session, lacking(old.given, here))
         self._history.inherit_given(session, old.given)
         self._history.merged(session, merged)
@@ -226,59 +211,25 @@ class QueueMerge:
         node.session_registry.expire_later(session)
         return session
 
-    def _messages_in_both(
-        self,
-        session: Session,
-        old: SessionState,
-        here: Vector,
-        waiting: list[tuple[Item, Known | None]],
-        now: float,
-    ) -> tuple[set[Known], Counter[Content]]:
-        """Find the messages that both sessions had: those with numbers, and the contents of those
-        for which the old one has no numbers."""
-        numbers: set[Known] = set()
-        both: Counter[Content] = Counter()
-        topics = {item.message.topic for item, _ in waiting}
-        numbered = {known: None for _, known in waiting if known is not None}
-        if not topics or not (starts := ordinary_starts(session)):
-            return numbers, both
-        unknown = [
-            (item.message.topic, item.message.payload) for item, known in waiting if known is None
-        ]
-        contents = {hash(content): content for content in unknown}
-        for _, key, number, _, content in self._history.synced_to(session):
-            numbers.add((key, number))
-            if content in contents:
-                both[contents[content]] += (key, number) not in numbered
-        for known, content in self._history.contents_of(session).items():
-            if known not in numbers and content in contents and had(old.seen, *known):
-                numbers.add(known)
-                both[contents[content]] += known not in numbered
-        theirs = {
-            key: subtract([(1, window.top)], window.gaps)
-            for key, window in old.seen.items()
-            if window.top
-        }
-        for key, number in numbered:
-            theirs.setdefault(key, []).append((number, number))
+    def _delivered_here(
+        self, session: Session, old: SessionState, here: Vector, waiting: list[Item], now: float
+    ) -> set[Name]:
+        """Return the names of those of the `waiting` messages that the newer `session` was
+        delivered here. `here`: what it was offered; `old`: the older session; `now`: s."""
+        names = {name: item.message.topic for item in waiting if (name := item.message.name)}
+        if not names or not (starts := ordinary_starts(session)):
+            return set()
+        found = {(key, number) for _, key, number, _ in self._history.synced_to(session)}
         ranges = {
-            key: intersect(joined(pairs), delivered_numbers(starts, here, key))
-            for key, pairs in theirs.items()
+            key: intersect(pairs, delivered_numbers(starts, here, key))
+            for key, pairs in numbered(names).items()
         }
         for entry in self._history.logged(ranges, now - self._limits.log_age_s):
-            if topics.isdisjoint(entry.topics()):
-                continue
-            for number, message in entry.messages():
-                topic = message.topic
-                known = (entry.key, number)
-                if (
-                    topic in topics
-                    and known not in numbers
-                    and was_delivered(session, here, *known, topic, logged=True)
-                ):
-                    numbers.add(known)
-                    both[topic, message.payload] += known not in numbered
-        return numbers, both
+            for number in range(entry.sequence, entry.sequence + entry.count):
+                topic = names.get(name := (entry.key, number))
+                if topic is not None and was_delivered(session, here, *name, topic, logged=True):
+                    found.add(name)
+        return found
 
     def _put(self, session: Session, items: deque[Item]) -> None:
         """Put messages into a queue, ahead of those that are there: they are older."""
@@ -305,23 +256,3 @@ class QueueMerge:
             recorder.record_all()
         if session.conn is not None:
             session.fill_window()
-
-
-def had(seen: Vector, key: bytes, number: int) -> bool:
-    """Whether a session that was offered the numbers `seen` may have had the one with `number` of
-    the origin `key`."""
-    window = seen.get(key)
-    return window is not None and not window.missing(number)
-
-
-def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) -> set[int]:
-    """Return the indices of the messages without numbers in the queue of an old session that the
-    newer one had: as many of each content as `both` says, the newest first; retained copies last,
-    as the newer session had the messages themselves."""
-    found = set()
-    for index in sorted(range(len(waiting)), key=lambda at: (waiting[at][0].retain, -at)):
-        item, known = waiting[index]
-        if known is None and both[content := (item.message.topic, item.message.payload)] > 0:
-            both[content] -= 1
-            found.add(index)
-    return found

@@ -13,8 +13,8 @@
     u32 subscriptions: filter, u8 options, u32 identifier
     u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left],
                   [u32 number of its subscription], subscription identifiers as encoded, topic,
-                  properties, payload
-    u32 origins of messages, 0 or as many: u8 known, [origin key, u48 number]
+                  properties, payload, u48 its number at its origin, [origin key]; number 0: it has
+                  no name
 
 Texts and bytes are u32 size and content. All that another broker encodes is checked as if a client
 had sent it.
@@ -33,6 +33,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import LAST, MAX_ORIGINS, Ranges, encode_pairs
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.limits import ClusterLimits
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import (
     OriginWindow,
     Vector,
@@ -66,7 +67,7 @@ from mqttree.routing.topic_filter import (
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 
-VERSION = 4
+VERSION = 5
 
 IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 """Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed
@@ -139,9 +140,6 @@ class SessionState:
     given: dict[bytes, Ranges] = field(default_factory=dict)
     """Numbers that it got from logs and older sessions, if a broker with an older one may come
     back: see `merge`."""
-    origins: list[tuple[bytes, int] | None] = field(default_factory=list)
-    """Origin and number of each item, None where they are not known; [] where they are not
-    needed."""
 
 
 # ---------------------------------------------------------------- to bytes
@@ -288,10 +286,9 @@ def _encode_items(state: SessionState, now: float) -> list[bytes]:
             _text(message.topic),
             _text(message.properties),
             _text(message.payload),
+            message.sequence.to_bytes(6, "big"),
+            message.origin,
         ]
-    parts.append(len(state.origins).to_bytes(4, "big"))
-    for origin in state.origins:
-        parts.append(b"\0" if origin is None else b"\1" + origin[0] + origin[1].to_bytes(6, "big"))
     return parts
 
 
@@ -378,10 +375,6 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
         state.items.append(_item(reader, filters, now))
         if not number % at_once:
             yield at_once * READ_WORK
-    if (known := reader.number(4)) not in (0, len(state.items)):
-        raise MalformedPacket("encoded session with more or fewer origins than messages")
-    for _ in range(known):
-        state.origins.append((reader.take(16), reader.number(6)) if reader.number(1) else None)
     if reader.at != len(data):
         raise MalformedPacket("encoded session with bytes behind its end")
     return state
@@ -428,6 +421,10 @@ def _item(reader: _Reader, filters: int, now: float) -> Item:
     expires_at = None if left is None else now + left / 1000
     shared = reader.number(4) if flags & 0x80 else None
     ids, topic, properties, payload = reader.text(), reader.text(), reader.text(), reader.text()
+    sequence = reader.number(6)
+    origin = reader.take(16) if sequence else b""
+    if sequence:
+        split_key(origin)
     qos = flags & 3
     if (
         place > MISSED
@@ -455,6 +452,7 @@ def _item(reader: _Reader, filters: int, now: float) -> Item:
     message = Message(
         topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties, expires_at, None
     )
+    message.named(origin, sequence)
     return Item(place, packet_id, qos, bool(flags & 4), ids, message, shared)
 
 

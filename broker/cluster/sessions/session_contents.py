@@ -9,7 +9,7 @@ from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.replay_log import wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
-from mqttree.broker.cluster.sessions.message_vectors import offered, only_here, ranges_of
+from mqttree.broker.cluster.sessions.message_vectors import offered, only_here
 from mqttree.broker.cluster.sessions.session_codec import SessionState, state_of
 from mqttree.broker.cluster.sessions.session_entries import entries_of
 from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME
@@ -57,7 +57,7 @@ class SessionContents:
         newer one."""
         if merged:
             self._history.note(session)
-            return self._history.old_state(session, now, alone=True)
+            return self._history.old_state(session, alone=True)
         seen = offered(self._origins.vector)
         self._delivered_ranges.complete(seen, session)
         state = state_of(session, seen, self._node.dispatcher, alone=True)
@@ -75,10 +75,9 @@ class SessionContents:
         subscriptions: those in its queue, and those that it got from logs."""
         history = self._history
         history.note(session)
-        has = ranges_of(offered(self._origins.vector))
-        for origin in history.origins_of(state.items, has, self._node.now):
-            if origin is not None:
-                history.offers(session, *origin)
+        for item in state.items:
+            if item.message.origin:
+                history.offers(session, item.message.origin, item.message.sequence)
         return history.given(session)
 
     def _tighten(self, session: Session, before: Vector) -> None:

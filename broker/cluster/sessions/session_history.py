@@ -1,11 +1,10 @@
 """Which messages the local sessions have had, by number: here, at other brokers, from logs and from
 older sessions (docs/decisions/0016).
 
-A message in a session does not say its origin and number, as that would cost every message. For the
-messages that arrived here since the session subscribed, the start of its subscriptions says which
-they are (`subscription_start`). All others that a session got are noted here for as long as logs
-have them. So a broker that takes the session, or merges an older one into it, delivers no message
-twice.
+For the messages that arrived here since a session subscribed, the start of its subscriptions says
+which they are (`subscription_start`). All others that a session got are noted here for as long as
+logs have them. So a broker that takes the session, or merges an older one into it, delivers no
+message twice.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from mqttree.broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     WAITING,
     EncodedSubscription,
-    Item,
     SessionState,
     state_of,
 )
@@ -36,7 +34,6 @@ from mqttree.routing.topic_filter import SHARE_PREFIX
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, Numbers, ReplayLog
-    from mqttree.broker.cluster.delivery.trimmed_numbers import TrimmedNumbers
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.core.start_point import SubscriptionStart
@@ -46,9 +43,9 @@ MAX_SYNCED_RETAINED = 10_000
 200 bytes each: they say what a session that is merged has had. Of more, the oldest are
 forgotten, and may come twice."""
 
-SyncedMessage = tuple[float, bytes, int, bytes, int]
+SyncedMessage = tuple[float, bytes, int, bytes]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,
-number and topic, and a hash of its content."""
+number and topic."""
 
 REPAIR_TIME = 10.0
 """s; with routing by interest, messages that arrived so long before a takeover began have been
@@ -94,25 +91,19 @@ class SessionHistory:
         node: MemberBroker,
         origins: Origins,
         log: ReplayLog,
-        trimmed_numbers: TrimmedNumbers,
         delivered_ranges: DeliveredRanges,
     ) -> None:
         """`node`: this broker; `origins`: which numbers have been here; `log`: the messages of the
-        last minutes; `trimmed_numbers`: notes of messages that have left the log;
-        `delivered_ranges`: what sessions had at other brokers."""
+        last minutes; `delivered_ranges`: what sessions had at other brokers."""
         self._node = node
         self._limits = node.limits
         self._origins = origins
         self._log = log
-        self._trimmed_numbers = trimmed_numbers
         self._delivered_ranges = delivered_ranges
         # Merged sessions, for as long as another old one may have had the same messages.
         self._merged: dict[Session, list[MergedHistory]] = {}
         # Numbers that sessions got from logs and older sessions, for as long.
         self._offered: dict[Session, dict[bytes, set[int]]] = {}
-        # Hashes of topic and payload of those that came from logs: another broker's log may have
-        # had them, and not the one here.
-        self._contents: dict[Session, dict[tuple[bytes, int], int]] = {}
         # What sessions had at the brokers from which they came, for as long.
         self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
         self._synced: deque[SyncedMessage] = deque(maxlen=MAX_SYNCED_RETAINED)
@@ -192,16 +183,9 @@ class SessionHistory:
             and not older(session, key, number)
             and self.lacks(session, key, number, message.topic)
         ):
-            content = hash((message.topic, message.payload))
-            self._contents.setdefault(session, {})[key, number] = content
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
-
-    def contents_of(self, session: Session) -> dict[tuple[bytes, int], int]:
-        """Return a hash of topic and payload of each message that a session got from logs, by its
-        origin and number."""
-        return self._contents.get(session, {})
 
     # ---------------------------------------------------------------- at other brokers
 
@@ -237,8 +221,7 @@ class SessionHistory:
         """Note a retained `message` that retained synchronisation brings to local subscribers,
         whether it is older than their subscriptions or not. `key`, `number`: its origin and
         sequence number."""
-        topic = message.topic
-        self._synced.append((self._node.now, key, number, topic, hash((topic, message.payload))))
+        self._synced.append((self._node.now, key, number, message.topic))
 
     def synced_to(self, session: Session) -> list[SyncedMessage]:
         """Return the retained messages that retained synchronisation brought to a session."""
@@ -256,7 +239,7 @@ class SessionHistory:
     def note(self, session: Session) -> None:
         """Note, before a session goes to another broker, the retained messages that it got by
         retained synchronisation."""
-        for _, key, number, _, _ in self.synced_to(session):
+        for _, key, number, _ in self.synced_to(session):
             self.offers(session, key, number)
         early: dict[bytes, Ranges] = {}
         for start in (s.start for s in session.subscriptions.values() if s.start is not None):
@@ -294,9 +277,9 @@ class SessionHistory:
                 found[key] = has
         return found
 
-    def old_state(self, session: Session, now: float, *, alone: bool = False) -> SessionState:
-        """Return the state of a `session` that is to be merged into a newer one, at `now` (s);
-        `alone`: without its subscriptions."""
+    def old_state(self, session: Session, *, alone: bool = False) -> SessionState:
+        """Return the state of a `session` that is to be merged into a newer one; `alone`:
+        without its subscriptions."""
         has = self.delivered(session)
         state = state_of(session, vector_of(has), self._node.dispatcher, alone=alone)
         for item in state.items:
@@ -304,42 +287,7 @@ class SessionHistory:
             if item.place == IN_FLIGHT and item.packet_id in session.unsent:
                 item.place, item.packet_id = WAITING, 0
         state.given = self.given(session)
-        state.origins = self.origins_of(state.items, has, now)
-        number_synced(state, self.synced_to(session))
         return state
-
-    def origins_of(
-        self, items: list[Item], ranges: dict[bytes, Ranges], now: float
-    ) -> list[tuple[bytes, int] | None]:
-        """Find origin and number of messages that were delivered, in the log or in the notes of
-        what has left it, the newest first. Messages of one topic and payload are interchangeable,
-        but what was given to another member of a group is no ordinary subscription's. Retained
-        copies, which a subscription brought, are matched only when no others are left.
-
-        Args:
-            `items`: the messages of a session.
-            `ranges`: the numbers that were delivered to it, by origin.
-            `now`: s.
-
-        Returns:
-            Origin and number of each item, None where they are not known.
-        """
-        found: list[tuple[bytes, int] | None] = [None] * len(items)
-        places: dict[tuple[bytes, bytes], list[int]] = {}
-        for index, item in sorted(
-            enumerate(items), key=lambda found: (not found[1].retain, found[1].shared is not None)
-        ):
-            places.setdefault((item.message.topic, item.message.payload), []).append(index)
-        topics = {topic for topic, _ in places}
-        log = self._log
-        for entry in reversed(log.those(ranges, now - self._limits.log_age_s)) if items else ():
-            if not topics.isdisjoint(entry.topics()):
-                for number, message in reversed(list(entry.messages())):
-                    waiting = places.get((message.topic, message.payload))
-                    if waiting and (items[waiting[-1]].shared is not None or not entry.passed):
-                        found[waiting.pop()] = (entry.key, number)
-        self._trimmed_numbers.find(places, ranges, found)
-        return found
 
     def _forget_later(self, session: Session) -> None:
         self._node.timers.schedule(
@@ -350,17 +298,6 @@ class SessionHistory:
         self._merged.pop(session, None)
         self._elsewhere.pop(session, None)
         self._offered.pop(session, None)
-        self._contents.pop(session, None)
-
-
-def number_synced(state: SessionState, synced: list[SyncedMessage]) -> None:
-    """Enter origin and number of the retained messages in a session that retained synchronisation
-    brought: these are in no log."""
-    left = {(content, topic): (key, number) for _, key, number, topic, content in synced if number}
-    for index, item in enumerate(state.items if left else ()):
-        topic = item.message.topic
-        if state.origins[index] is None:
-            state.origins[index] = left.pop((hash((topic, item.message.payload)), topic), None)
 
 
 def was_delivered(

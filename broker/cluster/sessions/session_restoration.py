@@ -114,7 +114,7 @@ class SessionRestoration:
                     # There is nothing in the newer one: go on with this.
                     return Input.COMPLETE
                 old.unpack()
-                left = self._history.old_state(old, node.now)
+                left = self._history.old_state(old)
                 pending.left = (old.stamp, old.permissions, left)
                 node.journal.keep_until_continued(old)
             self._tombstones.discard(old)

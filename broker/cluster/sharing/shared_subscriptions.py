@@ -146,13 +146,12 @@ class SharedSubscriptions:
         """Deliver a `message` that is published here along its `route`, and pass it on. `source`:
         as of `Dispatcher.publish`."""
         groups, choice = self._choose(route)
-        dispatcher = self._node.dispatcher
-        dispatcher.publish_along(route, message, groups, source)
-        if route.forward and self._node.federated:
-            forwarder = self._forwarder
-            forwarder.forward(message, source, choice)
-            if choice is not None and message.qos:
-                self.assignments.given(forwarder.key, forwarder.own.top, choice, message, source)
+        forwards = route.forward and self._node.federated
+        if forwards:  # first of all it gets its name
+            self._forwarder.forward(message, source, choice)
+        self._node.dispatcher.publish_along(route, message, groups, source)
+        if forwards and choice is not None and message.qos:
+            self.assignments.given(message.origin, message.sequence, choice, message, source)
 
     def publish_run(
         self,
@@ -233,7 +232,8 @@ class SharedSubscriptions:
         group_ids = {group_id: None for who, group_id in choice.entries if who == self._who}
         if group_ids:
             if choice.retain:
-                message = message.as_retained()
+                name = message.origin, message.sequence
+                message = message.as_retained().named(*name)
                 message.choice = choice
             if choice.key and self.custody.claims(choice.key, message.qos):
                 for group_id in group_ids:
@@ -348,12 +348,12 @@ class SharedSubscriptions:
         )
         choice.tries = tries
         if here:
+            copy.named(message.origin, message.sequence)
             copy.choice = choice  # in case that no member takes it
             self.deliver_here(group_id, copy)
             return
-        forwarder = self._forwarder
-        forwarder.forward(copy, source, choice)
-        self.assignments.given(forwarder.key, forwarder.own.top, choice, copy, source)
+        self._forwarder.forward(copy, source, choice)
+        self.assignments.given(copy.origin, copy.sequence, choice, copy, source)
 
     def give_late(self, group_id: bytes, message: Message) -> bool:
         """Give a message that was published here to a group that was not known then. Returns

@@ -37,7 +37,6 @@ from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_messa
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
-from mqttree.broker.cluster.sessions.session_codec import WAITING, Item
 from mqttree.broker.cluster.sessions.takeover_messages import TAKE
 from mqttree.broker.cluster.sharing.catchup import Job
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
@@ -373,28 +372,6 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
     assert feed.here() == [(26, 30)]
 
 
-def test_numbers_in_a_batch_are_noted_for_absent_clients_alone() -> None:
-    world = lone()
-    away = world.connect("away", 5, clean=False, properties={17: 3600})
-    away.subscribe("a", qos=2)
-    away.subscribe("a/b", qos=2)
-    away.disconnect()
-    trimmed_numbers = world.node.cluster.trimmed_numbers
-    topics = [b"a", b"a/b", b"b", b"a", b"b"]
-    messages = [(topic, payload(n)) for n, topic in enumerate(topics, 1)]
-    trimmed_numbers._dropped(batch_entry(KEYS[0], 1, messages), 0, None)
-    assert not trimmed_numbers._noted
-    trimmed_numbers._dropped(batch_entry(KEYS[0], 1, messages, qos=2), 0, None)
-    assert [(key, first, len(hashes)) for key, first, hashes in trimmed_numbers._noted] == [
-        (KEYS[0], 1, 2),
-        (KEYS[0], 4, 1),
-    ]
-    places = {content: [index] for index, content in enumerate(messages)}
-    found: list[tuple[bytes, int] | None] = [None] * 5
-    trimmed_numbers.find(places, {KEYS[0]: [(1, 9)]}, found)
-    assert found == [(KEYS[0], 1), (KEYS[0], 2), None, (KEYS[0], 4), None]
-
-
 def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
     world = lone(routing="interest", limits=Limits(log_bytes=300))
     client = world.connect("c", 5, clean=False, properties={17: 3600})
@@ -412,8 +389,7 @@ def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
 
 
 def test_what_a_session_had_is_found_in_batches() -> None:
-    """Numbers of what waits in it, what it got before its subscriptions began, and what came since
-    it was encoded."""
+    """What it got before its subscriptions began, and what came since it was encoded."""
     world = lone(routing="interest")
     node, now = world.node, world.now
     client = world.connect("c", 5, clean=False, properties={17: 3600})
@@ -426,16 +402,6 @@ def test_what_a_session_had_is_found_in_batches() -> None:
         5, now, node.counters, Limits().max_gaps
     )
     history = node.cluster.session_history
-    waiting = [
-        Item(WAITING, 0, 1, False, b"", Message(b"a", content, 1, False, b"", None, None), None)
-        for content in (b"y", b"x", b"x", b"x")
-    ]
-    assert history.origins_of(waiting, {KEYS[0]: [(1, 5)]}, now) == [
-        (KEYS[0], 5),
-        None,
-        (KEYS[0], 1),
-        (KEYS[0], 3),
-    ]
     assert [(n, m.topic) for _, n, m in history.since({}, 0.0)] == list(enumerate(topics, 1))
     start: Any = session.subscriptions["a"].start
     start.tops, start.early = {KEYS[0]: 9}, {KEYS[0]: [(2, 4)]}
@@ -466,9 +432,6 @@ def test_a_message_for_another_member_of_a_group_is_no_ordinary_subscriptions() 
         log.append(LogEntry(KEYS[0], number, 1, data, now), None)
     assert [number for _, number, _ in history.since({}, 0.0)] == [1]
     assert [entry.sequence for entry in history.logged({KEYS[0]: [(1, 2)]}, 0.0)] == [1]
-    for shared, number in ((None, 1), (0, 2)):
-        item = Item(WAITING, 0, 1, False, b"", message, shared)
-        assert history.origins_of([item], {KEYS[0]: [(1, 2)]}, now) == [(KEYS[0], number)]
 
 
 # ---------------------------------------------------------------- groups, and brokers that are away

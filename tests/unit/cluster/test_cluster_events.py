@@ -59,7 +59,6 @@ ORDER: dict[type[Event], list[str]] = {
         "Assignments.route_changed",
         "Custody.route_changed",
         "Takeover.route_changed",
-        "TrimmedNumbers.route_changed",
         "GapRecovery.route_changed",
         "Resync.route_changed",
         "AbsentMembers.route_changed",

@@ -28,6 +28,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     encode_takeover,
 )
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Absorbed
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
@@ -76,7 +77,6 @@ class Scene:
         state = SessionState(
             None, 1e9, 0, {}, set(), [(f"a/{n}", 1, False, False, 0) for n in range(FILTERS)], items
         )
-        state.origins = [None] * WAITS
         data = encode_state(state, self.world.now) + b"x" * bent
         for part in split(data, 1, 0, len(data)):
             body = encode_takeover(MERGE, self.merge.stamp, "k", part)
@@ -97,6 +97,22 @@ def scene() -> Scene:
     found.give()
     assert found.merge.state is State.READING
     return found
+
+
+def test_an_older_session_that_was_merged_before_a_restart_is_not_merged_again() -> None:
+    """Its messages may have no names: nothing else says that the newer one had them."""
+    world = lone(routing="topic", link_timeout=10_000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one)
+    world.connect("k", clean=False, properties=KEPT_LONG)
+    session = world.session("k")
+    session.absorb(Absorbed(bid(101), 5 << 16, session.stamp))
+    entry = Entry(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS)
+    known(world, one, 2, **{(CLIENT + b"k").decode(): entry.encode()})
+    world.advance(3.0)
+    asked = {decode_takeover(body)[0] for body in one.routed(SESSION_REQUEST)}
+    assert asked == {DONE}
 
 
 def payloads(client: FakeClient) -> list[bytes]:

@@ -33,7 +33,6 @@ class Flow:
         )
         self.cluster: Any = SimpleNamespace(
             remote_flow_control=remote_flow_control,
-            trimmed_numbers=SimpleNamespace(watch=lambda session: None),
         )
 
     def log(self, level: str, text: str) -> None:

@@ -40,9 +40,7 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
     assert bool(reader.transport.written) == (how == "written")
     return world, [
         item.place
-        for item in world.node.cluster.session_history.old_state(
-            world.session("reader"), world.now
-        ).items
+        for item in world.node.cluster.session_history.old_state(world.session("reader")).items
     ]
 
 

@@ -511,7 +511,7 @@ def test_mixed_traffic_is_recorded_as_packets_one_by_one_are(version: int, most:
     assert picture(fast) == picture(slow)
     sent = fast.session("kept").inflight.values()
     first = 0x30 | most << 1
-    assert any(isinstance(packet, bytes) and packet[0] == first for packet in sent)
+    assert any(isinstance(flight, tuple) and flight[0][0] == first for flight in sent)
     restarted = [picture(world.again(files=copy.deepcopy(world.files))) for world in (fast, slow)]
     assert restarted[0] == restarted[1]
     publishers = {"p"} if most > 1 else set()

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.core.message import NO_NAME
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.published_record import decode_published, encode_published
 from mqttree.broker.persistence.records import (
@@ -27,6 +29,8 @@ from mqttree.broker.persistence.records import (
 from mqttree.broker.wire import Property, Publish, encode_packet
 from mqttree.broker.wire.properties import encode_properties
 from mqttree.broker.wire.varint import read_length
+
+KEY = origin_key(b"kikkkkkk", 1)
 
 TOPICS = st.text("abc/é", min_size=1, max_size=12)
 MESSAGES = st.lists(
@@ -58,13 +62,14 @@ def test_each_message_of_a_record_is_found_again(
         section = section[read_length(section, 0)[1] :]
         expected.append((topic.encode(), section if version == 5 else b"", payload))
     deliveries = [place << 48 | (5 + place) << 16 | 65_535 for place in range(len(messages))]
-    record = encode_published(number, version, len(messages), packets, deliveries)
+    name = KEY, 3
+    record = encode_published(number, version, len(messages), packets, deliveries, name)
     found, sent = decode_published(body_of(record))
     assert sent == [(place, 5 + place, 65_535) for place in range(len(messages))]
     assert found.count == len(messages)
     assert (found.number, found.qos) == (number, qos)
     for place, texts in enumerate(expected):
-        one = MessageRecord(number + place, qos, False, 0, *texts)
+        one = MessageRecord(number + place, qos, False, 0, *texts, (KEY, 3 + place))
         assert found.message(number + place) == one
 
 
@@ -80,7 +85,7 @@ def example(version: int) -> bytes:
         )
     )
     deliveries = [1 << 16 | 2, 1 << 48 | 1 << 16 | 3, 2 << 48 | 0xFFFFFFFF << 16 | 1]
-    return body_of(encode_published(7, version, 3, packets, deliveries))
+    return body_of(encode_published(7, version, 3, packets, deliveries, NO_NAME))
 
 
 def applied(body: bytes) -> Image:
@@ -140,39 +145,18 @@ def test_a_record_with_any_wrong_byte_is_read_or_skipped(version: int) -> None:
 def test_the_bytes_of_a_record() -> None:
     packets = bytes.fromhex("320c 0003 612f62 1234 68656c6c6f 320d 0003 612f63 1235 776f726c6421")
     deliveries = [1 << 16 | 2, 1 << 48 | 1 << 16 | 3, 1 << 48 | 9 << 16 | 65_535]
-    record = encode_published(7, 4, 2, packets, deliveries)
+    record = encode_published(7, 4, 2, packets, deliveries, (KEY, 5))
     assert record == bytes.fromhex(
         # Kind, size; number, version, messages, bytes of packets, deliveries.
-        "15 00000048 0000000000000007 04 0002 0000001d 00000003"
+        "15 00000060 0000000000000007 04 0002 0000001d 00000003"
+        # The name of the first one.
+        "61326c72613274726132734141414142 0000000000000005"
         # As they came.
         "320c 0003 612f62 1234 68656c6c6f 320d 0003 612f63 1235 776f726c6421"
         # Place, session, packet identifier.
         "0000 00000001 0002  0001 00000001 0003  0001 00000009 ffff"
     )
     assert decode_published(record[5:])[1] == [(0, 1, 2), (1, 1, 3), (1, 9, 65_535)]
-
-
-def test_a_journal_of_version_4_is_read() -> None:
-    """Each message had a record of its own, and so had each delivery."""
-    frame = bytes.fromhex(
-        # SESSION, MESSAGE, SENT, MESSAGE, SENT, ACKNOWLEDGED.
-        "0300000025000000010104404e0000000000000000000000000005000000000000000000010000000063"
-        "010000001f0000000000000007010000000000000000000300000000612f6268656c6c6f"
-        "0800000015000000010002000000000000000701000000000000"
-        "010000001b0000000000000008010000000000000000000300000000612f6321"
-        "0800000015000000010003000000000000000801000000000000"
-        "0b000000080000000140020002"
-    )
-    image = Image()
-    image.take(1, frame)
-    assert not image.skipped
-    assert image.sessions[1].inflight == {3: (8, 1, False, b"", b"")}
-    found = image.message(7)
-    assert found == MessageRecord(7, 1, False, 0, b"a/b", b"", b"hello")
-    # Today's records follow those in the next segment.
-    image.begin()
-    image.take(2, struct.pack(">BI", 21, len(example(4))) + example(4))
-    assert set(image.sessions[1].inflight) == {2, 3}
 
 
 def test_records_of_a_frame_that_is_split_count_in_their_order() -> None:
