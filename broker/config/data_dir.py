@@ -33,15 +33,20 @@ class BrokerIdentity(Record):
     key: BrokerKey
 
 
-def check_name(number: int, path: Path) -> None:
+def check_file(number: int, path: Path, size: int | None = None) -> None:
     """Check that an open file (`number`) is still the one at `path`: what is written to one that
-    was removed, renamed or replaced would be found by nobody. Raises OSError."""
+    was removed, renamed or replaced would be found by nobody. Raises OSError.
+
+    `size`: bytes that it must have, if that matters.
+    """
     try:
         there = os.stat(path)
     except FileNotFoundError:
         raise OSError(errno.ENOENT, f"{path} is gone") from None
     if not os.path.samestat(there, os.fstat(number)):
         raise OSError(errno.ESTALE, f"{path} is another file")
+    if size is not None and there.st_size != size:
+        raise OSError(errno.ESTALE, f"{path} has {there.st_size} bytes instead of {size}")
 
 
 class DataDir:
@@ -127,7 +132,7 @@ class DataDir:
     def check(self) -> None:
         """Check that the next start would be the same broker, and that no other one can start here
         meanwhile. Raises OSError or ConfigError."""
-        check_name(self._lock, self.path / "lock")
+        check_file(self._lock, self.path / "lock")
         for name, text in self._texts.items():
             if (there := self._text(name)) != text:
                 raise ConfigError(f"{self.path / name} is {'changed' if there else 'gone'}")
@@ -138,7 +143,7 @@ class DataDir:
         is."""
         lock = self._lock
         try:
-            check_name(lock, self.path / "lock")
+            check_file(lock, self.path / "lock")
         except OSError:
             lock = self._locked()
         try:

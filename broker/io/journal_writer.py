@@ -13,8 +13,10 @@ power cut it were there and the end of the segment before it were not, recovery 
 with a gap.
 
 It looks once a second whether the next start would find all that it needs: the segments and, beside
-them, who the broker is; with `sync` before each report whether the file still has its name. What
-was removed or renamed counts as a failed write, and the next segment makes all of it again.
+them, who the broker is; with `sync` before each report whether the file still has its name and its
+size. What was removed, renamed or cut off counts as a failed write, and the next segment makes all
+of it again. Bytes are appended, whatever the file's size is: at a place of their own they would
+hide that those before them were cut off.
 
 Without `sync` the event loop writes small frames itself (`write_at_once`) while the thread has
 nothing to do and nothing is being put on the disk: a copy into the kernel's memory takes a few us,
@@ -35,7 +37,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
-from mqttree.broker.config.data_dir import DataDir, check_name
+from mqttree.broker.config.data_dir import DataDir, check_file
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.limits import IoLimits
@@ -303,7 +305,8 @@ class JournalWriter:
             if self._error or self._file < 0 or began < self._at_once_after:
                 return False
             # The thread writes the frame to the same place if this goes wrong, and says why.
-            if os.pwrite(self._file, data, self._at) < len(data):
+            if os.write(self._file, data) < len(data):
+                self._take_back()
                 return False
             self._at += len(data)
             self._last = frame
@@ -367,7 +370,7 @@ class JournalWriter:
     def _check_names(self) -> None:
         """Check that the next start would find all that it needs. Raises OSError or ConfigError."""
         self._found_at = time.monotonic()
-        check_name(self._file, self._path)
+        check_file(self._file, self._path, self._at)
         for path, size in list(self._older.items()):
             # The flusher may have deleted it meanwhile.
             if _size(path) != size and path in self._older:
@@ -423,7 +426,7 @@ class JournalWriter:
                     else b"".join([frame.data for frame in frames])
                 )
                 while data:
-                    written = os.pwrite(self._file, data[:WRITE_BYTES], at)
+                    written = os.write(self._file, data[:WRITE_BYTES])
                     data = data[written:]
                     at += written
             except (OSError, MemoryError) as error:
@@ -503,7 +506,7 @@ class JournalWriter:
         try:
             if dirty:
                 os.fdatasync(self._file)
-                check_name(self._file, self._path)
+                check_file(self._file, self._path, self._at)
         except OSError as error:
             self._failed(error)
             if last is None and self._last is not None:
@@ -519,6 +522,11 @@ class JournalWriter:
         self._error = _text(error)
         # Half a frame would be cut off at the next start, with a log line.
         with contextlib.suppress(OSError):
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Cut off what is behind the last complete frame. Raises OSError."""
+        if os.fstat(self._file).st_size > self._at:
             os.ftruncate(self._file, self._at)
 
     def _begin(self, effect: BeginSegment) -> None:
@@ -540,8 +548,9 @@ class JournalWriter:
             if self._data is not None and effect.full_snapshot:
                 self._data.restore()
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if os.pwrite(number, head, 0) != len(head):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            number = os.open(path, flags, 0o600)
+            if os.write(number, head) != len(head):
                 raise OSError(28, "No space left on device")
             os.fsync(number)
             _sync_folder(self.folder)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mqttree.broker.config.data_dir import check_name
+from mqttree.broker.config.data_dir import check_file
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from mqttree.broker.persistence.log_tail import TailLoaded
@@ -152,7 +152,7 @@ class TailWriter:
     def _write(self, segment: int, offset: int, data: bytes) -> None:
         number = self._files.get(segment)
         if number is not None:
-            check_name(number, self._path(segment))
+            check_file(number, self._path(segment), offset)
         else:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if offset == 0 else 0)

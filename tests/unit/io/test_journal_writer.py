@@ -20,6 +20,7 @@ from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegmen
 from mqttree.broker.io.journal_writer import JournalWriter
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence.records import (
+    HEADER_SIZE,
     SessionRecord,
     encode_frame,
     encode_header,
@@ -108,7 +109,7 @@ def test_frames_that_come_at_once_are_written_at_once(
     assert len(files.load().image.sessions) == 100
 
 
-@pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("what", ["write", "fdatasync"])
 def test_after_an_error_nothing_is_written_until_a_generation_begins(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +123,7 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     with monkeypatch.context() as patch:
         patch.setattr(os, what, full)
         assert writer.do(AppendFrame(frame(2), 2)) == "No space left on device"
-        if what == "pwrite":
+        if what == "write":
             assert writer.do(BeginSegment(2, full_snapshot=True)) == "No space left on device"
             assert not (tmp_path / "journal" / "00000002").exists()
     assert writer.do(AppendFrame(frame(3), 3)) == "No space left on device"
@@ -133,7 +134,7 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     assert writer.do(AppendFrame(frame(5), 5)) is None
     found = set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions)
     # What may be on the disk, or not, was promised to no client.
-    assert found == ({1} if what == "pwrite" else {1, 2})
+    assert found == ({1} if what == "write" else {1, 2})
     assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(4, 0)], 1000), 6)) is None
     writer.disk.close()
     assert set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions) == {5}
@@ -142,17 +143,17 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
 def test_a_partial_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path, sync=False)
     writer.do(BeginSegment(1))
-    write = os.pwrite
+    write = os.write
     calls: list[int] = []
 
-    def half(number: int, data: memoryview, at: int) -> int:
-        calls.append(at)
+    def half(number: int, data: memoryview) -> int:
+        calls.append(len(data))
         if len(calls) > 1:
             raise OSError(28, "No space left on device")
-        return write(number, data[: len(data) // 2], at)
+        return write(number, data[: len(data) // 2])
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", half)
+        patch.setattr(os, "write", half)
         assert writer.do(AppendFrame(frame(1), 1)) == "No space left on device"
     writer.disk.close()
     again = JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load()
@@ -199,7 +200,7 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("what nobody expects")])
-@pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("what", ["write", "fdatasync"])
 def test_no_error_ends_the_writers_thread(
     tmp_path: Path, what: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -542,20 +543,20 @@ def test_what_cannot_be_written_at_once_fails_in_the_thread(
     tmp_path: Path, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = begun(tmp_path)
-    write = os.pwrite
+    write = os.write
 
-    def half(number: int, data: bytes, at: int) -> int:
+    def half(number: int, data: bytes) -> int:
         if len(data) > written:
-            return write(number, data[:written], at) if written else broken()
+            return write(number, data[:written]) if written else broken()
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", half)
+        patch.setattr(os, "write", half)
         assert not writer.at_once(1)
     assert writer.do(AppendFrame(frame(1), 1)) is None
     assert sessions_on_disk(tmp_path) == [1]
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", broken)
+        patch.setattr(os, "write", broken)
         assert not writer.at_once(2)
         assert writer.do(AppendFrame(frame(2), 2)) == "Too many open files"
     assert not writer.at_once(3)
@@ -582,6 +583,33 @@ def test_after_the_end_nothing_is_written_at_once(tmp_path: Path) -> None:
     writer.disk.close()
     assert not writer.at_once(1)
     assert not sessions_on_disk(tmp_path)
+
+
+@pytest.mark.parametrize("rest", [0, 60])
+def test_a_file_that_was_cut_off_is_noticed_though_more_is_written(
+    tmp_path: Path, rest: int
+) -> None:
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.5))
+    assert writer.at_once(1)
+    path = tmp_path / "journal" / "00000001"
+    os.truncate(path, rest)
+    assert writer.do(AppendFrame(frame(2), 2)) is None
+    last, why = writer.said.get(timeout=PATIENCE)
+    size = HEADER_SIZE + len(frame(1)) + len(frame(2))
+    assert (last.lsn, why) == (2, f"{path} has {rest + len(frame(2))} bytes instead of {size}")
+    # What is read of it does not suffer from what follows.
+    assert path.stat().st_size == rest + len(frame(2))
+    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
+    writer.disk.close()
+
+
+def test_with_sync_no_frame_of_a_file_that_was_cut_off_is_durable(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, sync=True, limits=Limits(journal_flush_s=PATIENCE))
+    writer.do(BeginSegment(1))
+    os.truncate(tmp_path / "journal" / "00000001", 0)
+    why = writer.do(AppendFrame(frame(1), 1))
+    assert why is not None and "bytes instead of" in why
+    writer.disk.close()
 
 
 # ---------------------------------------------------------------- reading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -66,6 +67,16 @@ def test_a_removed_folder_is_an_error_once_and_made_again(tmp_path: Path) -> Non
     assert writer.do(TailSync(4)) is None
     writer.files.close()
     assert [number for number, *_ in TailWriter(tmp_path, ID).load().segments] == [2]
+
+
+def test_a_segment_that_was_cut_off_is_written_no_more(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    head = encode_header(ID, 1)
+    assert writer.do(TailWrite(1, 0, head, 1)) is None
+    os.truncate(tmp_path / "tail" / "00000001", 0)
+    why = f"{tmp_path}/tail/00000001 has 0 bytes instead of {len(head)}"
+    assert writer.do(TailWrite(1, len(head), b"x", 2)) == why
+    writer.files.close()
 
 
 def test_each_unreadable_file_is_reported_in_one_line(tmp_path: Path) -> None:
