@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqttree.broker.wire.packets import Will
-from mqttree.broker.wire.properties import Property, encode_properties, split_expiry
+from mqttree.broker.wire.properties import Property, encode_properties, lifetime, split_expiry
 from mqttree.broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH, topic_end
 from mqttree.broker.wire.varint import encode_varint, read_length
 
@@ -194,7 +194,7 @@ def message_of(will: Will, now: float, sender: object) -> Message:
     expiry = properties.pop(Property.MESSAGE_EXPIRY_INTERVAL, None)
     encoded = encode_properties(properties)
     encoded = encoded[read_length(encoded, 0)[1] :]
-    expires_at = None if expiry is None else now + expiry
+    expires_at = None if expiry is None else now + lifetime(expiry)
     return Message(
         will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, sender
     )

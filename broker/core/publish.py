@@ -18,7 +18,7 @@ from mqttree.broker.core.reason_string import well_formed
 from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
 from mqttree.broker.wire.errors import ProtocolViolation, WireError
 from mqttree.broker.wire.packets import Puback, Publish, Pubrec
-from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties, lifetime
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD, PUBREC_HEAD
 from mqttree.broker.wire.strings import is_own_name
 from mqttree.broker.wire.varint import read_length
@@ -51,7 +51,7 @@ def publish(client: Client, packet: Publish) -> None:
             raise ProtocolViolation("Subscription Identifier from a client [MQTT-3.3.4-6]")
         expiry = properties.get(Property.MESSAGE_EXPIRY_INTERVAL)
         if expiry is not None:
-            expires_at = client.node.now + expiry
+            expires_at = client.node.now + lifetime(expiry)
         rest = {k: v for k, v in properties.items() if k not in NOT_FORWARDED}
         if rest:
             whole = encode_properties(rest)

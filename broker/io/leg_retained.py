@@ -13,7 +13,7 @@ from mqttree.broker.leg.own_topics import stays
 from mqttree.broker.leg.retained_history import Write
 from mqttree.broker.leg.retained_values import read_section
 from mqttree.broker.wire.packets import Publish
-from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from mqttree.broker.wire.properties import NOT_FORWARDED, Property, encode_properties, lifetime
 from mqttree.broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class RetainedHere:
                 min(message.qos, node.config.max_qos),
                 True,
                 encoded[read_length(encoded, 0)[1] :],
-                None if expiry is None else now + expiry,
+                None if expiry is None else now + lifetime(expiry),
                 session,
             ),
             None,

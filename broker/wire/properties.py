@@ -345,11 +345,22 @@ EXPIRY_SIZE: Final = 5
 """bytes of a Message Expiry Interval with its identifier."""
 
 
+INSTANT_S: Final = 0.1
+"""s; how long a message with a Message Expiry Interval of 0 lasts: it reaches those that are there,
+at other brokers, too, and is kept for nobody who is not."""
+
+
+def lifetime(interval: int) -> float:
+    """Return for how long (s) a message with a Message Expiry Interval (s) lasts."""
+    return float(interval) if interval else INSTANT_S
+
+
 def split_expiry(section: bytes, now: float) -> tuple[float | None, bytes]:
     """Split the Message Expiry Interval off the front of a property section: when (s) a message
     from `now` (s) expires, None: never; and the rest."""
     if section[:1] == EXPIRY and len(section) >= EXPIRY_SIZE:
-        return now + int.from_bytes(section[1:EXPIRY_SIZE], "big"), section[EXPIRY_SIZE:]
+        interval = int.from_bytes(section[1:EXPIRY_SIZE], "big")
+        return now + lifetime(interval), section[EXPIRY_SIZE:]
     return None, section
 
 
