@@ -27,7 +27,13 @@ from mqttree.broker.io.listeners import Places
 from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.proxy_protocol import ProxyHeader
 from mqttree.broker.io.stream_protocol import describe, keep_end_behind_bytes, kernel_holds
-from mqttree.broker.io.websocket_frames import binary_head, find_frame, is_message, unmasked
+from mqttree.broker.io.websocket_frames import (
+    binary_head,
+    find_frame,
+    is_message,
+    unmasked,
+    unmasked_part,
+)
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
@@ -41,8 +47,9 @@ HANDSHAKE_TIMEOUT = 10.0
 after it."""
 
 FIRST_MESSAGE_SIZE = 1024 * 1024
-"""bytes of the largest message before CONNECT is accepted: CONNECT itself, and a little that a
-client sent behind it without waiting. Only accepted clients may make the broker buffer more."""
+"""bytes of the largest message in several frames before CONNECT is accepted, and of what comes from
+a client that waits for a place: CONNECT itself, and a little that it sent behind it without
+waiting. Only accepted clients may make the broker buffer more."""
 
 CLOSE_TIMEOUT = 1.0
 """s; for the peer's close frame after ours [websocket_close_timeout]."""
@@ -78,6 +85,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_frames",
         "_full",
         "_left",
+        "_mask",
         "_pong",
         "_proxied",
         "_rest",
@@ -108,9 +116,11 @@ class WebSocketProtocol(asyncio.Protocol):
         self._full = False
         self._asked = False
         self._pong = b""
-        # Bytes to come of the frame that `_frames` has begun, or one of the two constants.
+        # Bytes to come of the frame that has begun, or one of the two constants.
         self._left = NOTHING_YET
         self._rest = b""  # the beginning of a frame's header
+        # Of the frame whose content is taken as it comes; without one, `_frames` gets the bytes.
+        self._mask = b""
 
     # ---------------------------------------------------------------- asyncio
 
@@ -145,58 +155,66 @@ class WebSocketProtocol(asyncio.Protocol):
             self.resume_reading()
 
     def _cut(self, data: bytes, now: float) -> None:
-        """Take the content of whole binary frames as it is; other frames, and what is not whole
-        yet, go to the package, which knows the protocol."""
+        """Take the content of binary frames as it comes, as a frame may hold any part of several
+        packets, each of which has a limit; other frames go to the package, which knows the
+        protocol."""
         if self._rest:
             data, self._rest = self._rest + data, b""
         frames, size, at = self._frames, len(data), 0
         events: list[Event | bytes] = []
         while at < size and frames.state is OPEN:
-            body, end = at, at + self._left
             if not self._left:
                 body, end = find_frame(data, at)
                 if body < 0:
                     self._rest = data[at:]
                     break
-                if end - body > (frames.max_size or 0) and self._has_to_wait(events, now):
-                    self._rest = data[at:]
-                    break
-                whole = frames.cur_size is None and is_message(data, at, body, end)
-                if whole and end - body <= (frames.max_size or 0):
-                    events.append(unmasked(data, body, end))
-                    at = end
-                    continue
-            behind = min(end, size)
-            self._left = end - behind
-            frames.receive_data(data[at:behind])
-            events += frames.events_received()
-            at = behind
-        if at < size and not self._rest:  # behind the last frame that is looked at
-            frames.receive_data(data[at:])
-            events += frames.events_received()
+                self._left = end - at
+                if (
+                    self.conn is not None
+                    and frames.cur_size is None
+                    and is_message(data, at)
+                    and end - body <= MAX_PACKET_SIZE
+                ):
+                    if end <= size:
+                        events.append(unmasked(data, body, end))
+                        self._left, at = 0, end
+                        continue
+                    self._mask, self._left, at = data[body - 4 : body], end - body, body
+            part = data[at : at + self._left]
+            self._left -= len(part)
+            at += len(part)
+            if self._mask:
+                content, mask = unmasked_part(part, self._mask)
+                events.append(content)
+                self._mask = mask if self._left else b""
+            else:
+                frames.receive_data(part)
+                events += frames.events_received()
         self._handle(events, now)
+        if at < size and not self._rest:
+            self._behind(data[at:], now)
+
+    def _behind(self, data: bytes, now: float) -> None:
+        """Take what comes behind the last frame that is looked at."""
+        if self._mask:
+            # The rest of a frame of which the content is not wanted any more.
+            skipped = min(self._left, len(data))
+            self._left -= skipped
+            self._mask = self._mask if self._left else b""
+            data = data[skipped:]
+        if data:
+            self._frames.receive_data(data)
+            self._handle(self._frames.events_received(), now)
 
     def _widen(self) -> None:
-        """Let a client send large messages once it was let in, whenever that was."""
+        """Let a client send large messages in several frames once it was let in, whenever that
+        was."""
         if (
             self._frames.max_size == FIRST_MESSAGE_SIZE
             and self.conn is not None
             and self.conn.max_packet_size > self.driver.limits.max_connect_size
         ):
             self._frames.max_size = MAX_PACKET_SIZE
-
-    def _has_to_wait(self, events: list[Event | bytes], now: float) -> bool:
-        """Do what is asked ahead of a large message (`events`, which is empty then); return whether
-        the client is not let in yet. If so, no more is read until it is, or is refused. `now`:
-        s."""
-        self._handle(events, now)
-        events.clear()
-        self._widen()
-        conn = self.conn
-        if conn is None or not conn.waiting or self._frames.max_size == MAX_PACKET_SIZE:
-            return False
-        conn.hold()
-        return True
 
     def _handle(self, events: Sequence[Event | bytes], now: float) -> None:
         """Do what a client asks with these events; `bytes`: the content of a binary frame."""

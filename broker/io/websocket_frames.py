@@ -36,16 +36,21 @@ def find_frame(data: bytes, at: int) -> tuple[int, int]:
     return body, body + size
 
 
-def is_message(data: bytes, at: int, body: int, end: int) -> bool:
-    """Whether the frame of `data` that begins at `at`, whose payload begins at `body` and ends at
-    `end`, is a whole binary message of a client."""
-    return data[at] == BINARY and data[at + 1] & _MASKED != 0 and end <= len(data)
+def is_message(data: bytes, at: int) -> bool:
+    """Whether the frame of `data` that begins at `at` is a binary message of a client."""
+    return data[at] == BINARY and data[at + 1] & _MASKED != 0
 
 
 def unmasked(data: bytes, body: int, end: int) -> bytes:
     """Return the payload of a client's frame: that of `data` from `body` to `end`, behind its mask
     of four bytes."""
     return apply_mask(data[body:end], data[body - 4 : body])
+
+
+def unmasked_part(part: bytes, mask: bytes) -> tuple[bytes, bytes]:
+    """Return a `part` of a payload without its `mask`, and the mask of what follows."""
+    turn = len(part) % 4
+    return apply_mask(part, mask), mask[turn:] + mask[:turn]
 
 
 def binary_head(size: int) -> bytes:

@@ -33,7 +33,15 @@ from mqttree.broker.io.websocket import (
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
-from mqttree.broker.wire.packets import Connect, Disconnect, Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.packets import (
+    Connect,
+    Disconnect,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+)
+from mqttree.broker.wire.properties import Property
 from tests.kit.effort import examples
 from tests.kit.loop_harness import Loop, Socket
 
@@ -458,9 +466,21 @@ def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None
     assert not page.node.clients.connected
 
 
-def test_only_who_was_let_in_may_send_large_messages() -> None:
+def test_only_who_was_let_in_may_send_large_packets() -> None:
+    """The length of a packet is enough. That of a frame says nothing, unless it is a part of a
+    message."""
     page = Page().open()
-    page.send(frame(BINARY, bytes(2_000_000))[:100])  # the length is enough
+    will = Will("t", bytes(60_000), properties={Property.USER_PROPERTY: [("a", "x" * 60_000)] * 9})
+    large = encode_packet(Connect("MQTT", 5, True, 60, "c", None, None, will), 5)
+    data = frame(BINARY, large + bytes(2_000_000))
+    page.send(data[:100])
+    (_, connack), (opcode, reason) = page.frames()
+    assert connack[3] == 0x95 and (opcode, reason) == (CLOSE, closing(1000))
+    # What still comes of that frame is no frame.
+    page.send(data[100:], frame(CLOSE, closing(1000)))
+    assert page.socket.closed and page.count == (0, 0, 0)
+    page = Page().open()
+    page.send(frame(BINARY, bytes(2_000_000), end=False)[:100])
     assert page.frames()[0][1][:2] == closing(1009)
     page = Page().connected()
     page.send(frame(BINARY, encode_packet(Publish("t", bytes(2_000_000), 1, packet_id=1), 4)))
@@ -493,6 +513,33 @@ def test_a_large_message_in_one_chunk_with_connect() -> None:
     large = frame(BINARY, encode_packet(Publish("t", bytes(1_100_000), 1, packet_id=1), 4))
     page.send(frame(BINARY, CONNECT), large)
     assert page.frames() == [(BINARY, CONNACK + b"\x40\x02\x00\x01")]
+
+
+@pytest.mark.statement("MQTT-6.0.0-2")
+@pytest.mark.parametrize("size", [1, 4_000, 65_536, 3_000_000])
+@pytest.mark.parametrize("password", [True, False])
+def test_a_connect_and_a_large_message_may_be_one_frame(size: int, password: bool) -> None:
+    """It comes in pieces of `size`, and ends with the beginning of another packet."""
+    page = Page(hooks=Hooks(authenticate=True) if password else None).open()
+    large = encode_packet(Publish("t", bytes(range(256)) * 8_192, 1, packet_id=1), 4)
+    subscribe = encode_packet(Subscribe(2, [SubscriptionRequest("t", 1)]), 4)
+    data = frame(BINARY, CONNECT + subscribe + large + PINGREQ[:1]) + frame(BINARY, PINGREQ[1:])
+    pieces = [data[at : at + size] for at in range(0, len(data), size)] if size > 1 else []
+    if size == 1:
+        pieces = [*(data[at : at + 1] for at in range(60)), data[60:-40]]
+        pieces += [data[at : at + 1] for at in range(len(data) - 40, len(data))]
+    for piece in pieces:
+        page.send(piece)
+        for effect in page.node.take_effects():
+            if isinstance(effect, Authenticate):
+                page.node.answer(effect, True, page.loop.now)
+                page.driver.wake()
+                page.loop.run()
+    found = b"".join(content for _, content in page.frames())
+    assert found.startswith(CONNACK + b"\x90\x03\x00\x02\x01")
+    assert bytes(range(256)) * 8_192 in found
+    assert b"\x40\x02\x00\x01" in found
+    assert found.endswith(PINGRESP)
 
 
 # -------------------------------------------------------------------- pings
