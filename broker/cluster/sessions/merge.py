@@ -329,7 +329,7 @@ class SessionMerge:
             body = encode_takeover(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
         else:
             body = encode_takeover(DONE, merge.stamp, merge.client_id, at)
-        self._bus.send(merge.holder, SESSION_REQUEST, body)
+        self._bus.send(merge.holder, SESSION_REQUEST, body, at_once=True)
 
     def _ask_again(self, merge: Merge, now: float) -> None:
         """Ask for the older session again, as its client has connected here once more: the bytes

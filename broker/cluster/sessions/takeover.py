@@ -286,7 +286,9 @@ class Takeover:
             )
             if request == REST:
                 body += encode_vector(pending.need)
-            self._bus.send(pending.holder, SESSION_REQUEST, body)
+            # The end of a session may overtake messages of its client. What is retained comes twice
+            # then: as it is kept, and as it comes.
+            self._bus.send(pending.holder, SESSION_REQUEST, body, at_once=request != END)
 
     def _check(self, pending: PendingTakeover, now: float) -> None:
         """Ask again for parts that were lost, until the holder has been silent for too long."""
