@@ -225,7 +225,7 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "delivers a debt to all": (owes_everybody, owed(0)),
     "forgets a debt after 120 s": (forgets_debts, owed(0, 400.0)),
     "leaves a paid debt in the journal": (leaves_debts_in_the_journal, seeds(10018, 10205)),
-    "deletes the tail at a start": (deletes_the_tail, seeds(1267)),
+    "deletes the tail at a start": (deletes_the_tail, seeds(1613)),
     "gives groups nothing of the tail": (keeps_nothing_for_groups, seeds(92, 172)),
     "forgets claims after 120 s": (forgets_claims, seeds(92)),
     "waits for a known origin for one second": (knows_no_member, seeds(1106, story="join")),
