@@ -170,11 +170,10 @@ class LogTail:
     def _put(self, frame: Frame) -> None:
         """Add a frame to the index, without numbers that an earlier frame has too."""
         for where, part in list(frame.parts.items()):
-            frames = self._index.setdefault(where, [])
-            if frames and frames[-1].parts[where].last >= part.last:
+            if self._has(where, part.last):
                 del frame.parts[where]
             else:
-                frames.append(frame)
+                self._index.setdefault(where, []).insert(self._place(where, part.last), frame)
         if frame.parts:
             frame.segment.frames.append(frame)
 
@@ -188,16 +187,20 @@ class LogTail:
             return False
         last = entry.sequence + entry.count - 1
         new = False
+        if self._parted(brokers, entry.key, last):
+            self.flush()
         for broker_id in brokers:
             where = (broker_id, entry.key)
             part = self._pending.get(where)
+            if self._has(where, last):
+                continue
             if part is not None:
                 if part.last < last:
                     self._pending[where] = part._replace(
                         last=last, messages=part.messages + entry.count
                     )
                     new = True
-            elif self._last(where) < last:
+            else:
                 self._pending[where] = Part(broker_id, entry.key, entry.sequence, last, entry.count)
                 new = True
         if new:
@@ -210,6 +213,34 @@ class LogTail:
             if self._unwritten > node.limits.journal_backlog_bytes:
                 node.flow_control.hold(source, self)
         return True
+
+    def _place(self, where: tuple[bytes, bytes], number: int) -> int:
+        """Return the place of the first frame that ends with a number, or behind it."""
+        if self._last(where) < number:
+            return len(self._index.get(where, ()))
+        return bisect_left(self._index[where], number, key=lambda frame: frame.parts[where].last)
+
+    def _has(self, where: tuple[bytes, bytes], number: int) -> bool:
+        """Return whether a number is in a frame, or was not wanted. After a start the journal has
+        messages that are in the tail, and where somebody has removed a segment, older ones that are
+        not."""
+        return (
+            number <= self._last(where)
+            and self._index[where][self._place(where, number)].parts[where].first <= number
+        )
+
+    def _parted(self, brokers: list[bytes], key: bytes, last: int) -> bool:
+        """Return whether a frame has numbers between those that are pending and `last`."""
+        for broker_id in brokers:
+            where = (broker_id, key)
+            part = self._pending.get(where)
+            if (
+                part is not None
+                and part.last < self._last(where)
+                and self._place(where, part.last) != self._place(where, last)
+            ):
+                return True
+        return False
 
     def _last(self, where: tuple[bytes, bytes]) -> int:
         frames = self._index.get(where)

@@ -411,6 +411,16 @@ def test_a_removed_tail_costs_what_was_in_it_and_nothing_waits_for_that(routing:
     assert "is gone" in line
 
 
+@pytest.mark.parametrize("routing", some("interest"))
+def test_what_the_journal_still_has_of_a_removed_tail_is_not_lost(routing: str) -> None:
+    """The tail is removed, goes on in a new segment, and its broker is killed."""
+    events = [*lonely(14.0, 1, brokers=2), (4.6, remove), (8.0, kill(0)), (9.0, start(0))]
+    scene = Away(2, 80, MB, 0.1, events, routing=routing)
+    scene.world.limits = Limits(journal_smallest=1 << 30)
+    played(scene, 18.0).check()
+    assert scene.counted("replay_log_lost") == 0
+
+
 @pytest.mark.parametrize("tail", [0, 1 << 30], ids=["without a tail", "with one"])
 def test_the_tail_serves_a_broker_that_is_away_again_with_new_subscribers(tail: int) -> None:
     """It is away once more a second after it was back, and wants more by then."""

@@ -331,6 +331,37 @@ def test_a_segment_that_is_gone_is_lost_as_a_whole_at_once() -> None:
     assert bench.tail.size == sum(map(len, bench.files.tail_segments.values()))
 
 
+def test_what_is_older_than_the_tail_and_not_in_it_is_kept_in_its_order() -> None:
+    """A start has it in the journal, though a segment of the tail is gone."""
+    bench = Bench(1 << 30)
+    for number in (4, 5, 6, 9):
+        bench.tail.add(bench.entry(number, 400_000), BROKERS, None)
+    bench.work()
+    bench = Bench(1 << 30, bench.files)
+    for number in range(1, 12):
+        bench.tail.add(bench.entry(number, 1_000), BROKERS, None)
+    bench.tail.flush()
+    bench.work()
+    for _ in range(2):
+        for broker in BROKERS:
+            assert bench.numbers(broker, [(1, 99)]) == list(range(1, 12))
+            assert bench.numbers(broker, [(2, 2), (8, 10)]) == [2, 8, 9, 10]
+            assert bench.tail.begins(broker, KEY) == 1
+        assert bench.tail.last(KEY) == 11
+        bench = Bench(1 << 30, bench.files)
+    assert not bench.lost
+    # Each is there once.
+    assert (
+        sum(
+            len(decode_entries(bytes(data[found.at : found.at + found.size])))
+            for number, data in bench.files.tail_segments.items()
+            for found in read_frames(io.BytesIO(data), len(data), ID, number)
+            if isinstance(found, Found) and found.away is None
+        )
+        == 11
+    )
+
+
 def test_what_is_written_to_a_segment_that_is_gone_is_counted_once() -> None:
     bench = Bench(1 << 30)
     bench.tail.add(bench.entry(1, 400_000), BROKERS, None)
