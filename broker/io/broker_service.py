@@ -176,7 +176,8 @@ class BrokerService:
         """Return a new node of the class `kind`; `config`, `hooks`: as of `_new_node`."""
         return kind(
             config,
-            self._loop.time(),
+            # Not the loop's, which may be ms old: stamps of brokers would differ by as much.
+            time.monotonic(),
             time.time(),
             random.Random(),
             limits=self.limits,

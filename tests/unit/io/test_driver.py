@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any, cast
 
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.timers import Timer
+from mqttree.broker.config.listener_model import Listeners
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.memory_limit import MemoryLimit
+from mqttree.broker.io.broker_service import BrokerService
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.stream_protocol import StreamProtocol
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
 from mqttree.broker.wire import encode_packet
 from mqttree.broker.wire.packets import Puback, Publish, Pubrec
@@ -251,3 +255,17 @@ def test_a_frame_of_the_last_flush_of_a_turn_is_written_in_the_next_one() -> Non
         scene.loop.turn()
     assert scene.publisher.take() == [Puback(1), Puback(2)]
     assert scene.receiver.payloads() == [b"x", b"y"]
+
+
+def test_the_clock_of_a_broker_does_not_depend_on_when_its_turn_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stamps of two brokers of one machine would differ by as much: of two connections of a client
+    the older one would stay."""
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(loop, "time", lambda: 0.0)
+    service = BrokerService(loop, Listeners({}), settings=None, limits=DEFAULTS)
+    began = time.monotonic()
+    service._make_node()
+    assert began <= service.node.now <= time.monotonic()
+    loop.close()
