@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.routing_strategy import MessageHops
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.wills import Wills
 
 
 LATE = 1000 << LOGICAL
@@ -48,6 +49,10 @@ class RetainingBroker(MemberBroker, Protocol):
     def retained_watchers(self) -> dict[str, Callable[[bytes, float], None]]:
         """Client id -> called with the topic of each retained message that this client has
         published, and the time (s)."""
+
+    @property
+    def wills(self) -> Wills:
+        """Knows whose connections ended when this broker did."""
 
     def retain(self, message: Message) -> None:
         """Note that a message has become the retained one of its topic."""
@@ -129,18 +134,24 @@ class RetainedSync:
         not over what a newer connection of the same client writes."""
         now = self.node.now
         version = self._digests.get(place_of(message.topic))
-        time = self._time_of(message.sender, 0 if version is None else version.time, now)
+        time = self._time_of(message.sender, version, now)
         expires_at_ms = 0 if message.payload else time >> LOGICAL
         if message.payload and message.expires_at is not None:
             begin = max(time >> LOGICAL, self.clock.physical(now))
             expires_at_ms = begin + max(0, round((message.expires_at - now) * 1000))
         return Stamp(time, expires_at_ms)
 
-    def _time_of(self, sender: object, above: int, now: float) -> int:
-        """Return the time of a write, where that of what is known of its topic is `above`. It wins
-        over that, unless its client may have connected to another broker since it sent this, or
-        left it as its will: then it counts as of before that connection; and if this broker knows
-        of none, as of when it was sent."""
+    def _time_of(self, sender: object, version: RetainedVersion | None, now: float) -> int:
+        """Return the time of a write, where `version` is what is known of its topic. It wins over
+        that, unless its client may have connected to another broker since it sent this, or left it
+        as its will: then it counts as of before that connection; and if this broker knows of none,
+        as of when it was sent. The will of a connection that ended when this broker was killed
+        wins over what the broker knew then."""
+        above = 0 if version is None else version.time
+        if isinstance(sender, Session) and self.node.wills.is_restored(sender):
+            if version is not None and not self._known_before_start(version):
+                above = 0
+            return self.clock.at(sender.heard, max(above, sender.stamp))
         if not isinstance(sender, Session) or not self.node.federated:
             return self.clock.tick(now, above)
         if (newest := sender.successor) > 0:
@@ -153,6 +164,14 @@ class RetainedSync:
         if sent >= now:
             return self.clock.tick(now, above)
         return self.clock.at(sent, max(above, sender.stamp))
+
+    def _known_before_start(self, version: RetainedVersion) -> bool:
+        """Whether this broker knew of a write before it was started; of one that it took itself
+        although its journal has lost that."""
+        own = self._forwarder.key
+        return version.time <= self.node.wills.restored_until or (
+            version.key != own and split_key(version.key)[0] == split_key(own)[0]
+        )
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""

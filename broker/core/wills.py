@@ -11,6 +11,7 @@ from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.strings import is_own, shorten
 
 if TYPE_CHECKING:
+    from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.session import Session
     from mqttree.broker.wire.packets import Will
@@ -23,12 +24,27 @@ class WillsBroker(CoreBroker, Protocol):
     def publisher(self) -> Publisher:
         """Takes over messages that were published here."""
 
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers, where clients may have connected since."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """All sessions of this broker, connected or not, by client id."""
+
 
 class Wills:
     """Sends the wills of one broker's sessions."""
 
     def __init__(self, broker: WillsBroker) -> None:
         self._broker = broker
+        self.restored_until = 0
+        """The latest time (hybrid clock) that this broker knew before it was started: connections
+        that began by then had ended with the broker."""
+
+    def is_restored(self, session: Session) -> bool:
+        """Whether the last connection of a session was one to this broker before its start."""
+        return session.conn is None and session.stamp <= self.restored_until
 
     def connection_ended(self, session: Session) -> None:
         """Send the will of a session whose connection has ended, or wait for as long as its Will
@@ -56,14 +72,32 @@ class Wills:
         session.will_timer = self._broker.timers.schedule(when, over)
 
     def send(self, session: Session) -> None:
-        """Publish the will of a session, if it still has one and may publish it."""
+        """Publish the will of a session, if it still has one and may publish it. One from before
+        the start of this broker waits as new clients do, until the sessions at other brokers are
+        known; if its client has connected since, it comes too late."""
         will = session.will
         if will is None:
             return
-        session.will = None
-        if session.recorder is not None and session.conn is None:
-            session.recorder.record_attributes()
         broker = self._broker
+        if not self.is_restored(session):
+            self._publish(session)
+        elif broker.cluster.barrier.admits(
+            broker.now, lambda now: self._send_restored(session, will)
+        ):
+            self._send_restored(session, will)
+
+    def _send_restored(self, session: Session, will: Will) -> None:
+        if session.will is not will:
+            return
+        newest = self._broker.sessions.get(session.client_id, session)
+        if session.successor or newest is not session:
+            _take_will(session)
+        else:
+            self._publish(session)
+
+    def _publish(self, session: Session) -> None:
+        broker = self._broker
+        will = _take_will(session)
         permissions = session.permissions
         if is_own(will.topic) or (
             permissions is not None and not permissions.may_publish(will.topic)
@@ -76,6 +110,15 @@ class Wills:
             return
         broker.counters.wills += 1
         broker.publisher.publish(message_of(will, broker.now, session), None)
+
+
+def _take_will(session: Session) -> Will:
+    """Take its will from a session, for good."""
+    will, session.will = session.will, None
+    assert will is not None
+    if session.recorder is not None and session.conn is None:
+        session.recorder.record_attributes()
+    return will
 
 
 def _delay(will: Will) -> int:

@@ -102,6 +102,7 @@ class Recovery:
             if session is not None:
                 found.append((number, session))
         self.made.clear()
+        node.wills.restored_until = self.clock.last
         if self.image.members is not None:
             self.cluster.expect_others()
             down = max(0, self.wall - self.image.alive) / 1000
@@ -332,6 +333,7 @@ class Recovery:
             session.expiry_timer = node.timers.schedule(
                 since + session.expiry, lambda now: node.session_registry.expire(session)
             )
-        session.heard = since
+        # It may have ended so much earlier: what others wrote meanwhile wins over its will.
+        session.heard = since - BEAT_INTERVAL_S
         if session.will is not None:
             node.wills.wait(session, since)

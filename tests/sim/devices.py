@@ -1,6 +1,7 @@
 """Devices that say in a retained message whether they are there: Online when they connect, and a
 retained will, Offline. They move between brokers without closing their connections, most with clean
-sessions, while brokers hang, leave and are cut off: `python -m tests.sim --kind devices`.
+sessions, while brokers hang, leave, are cut off, and are killed and come back with their journals:
+`python -m tests.sim --kind devices`.
 
 What is checked: the value that the newest connection of a device wrote last is the one that is
 retained, everywhere; and where no broker fails, it is also the last one that is seen live at the
@@ -24,6 +25,7 @@ from mqttree.broker.wire import (
     Will,
     encode_packet,
 )
+from tests.sim.disk import Disk
 from tests.sim.schedule import Result, quiet
 from tests.sim.world import End, Host, World
 
@@ -169,9 +171,12 @@ class Devices:
         world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
         world.slowest = draw.choice((0.0005, 0.003))
         self.faults = draw.choice((0, 1, 2, 3))
+        self.disks: dict[int, Disk] = {}
         routing = draw.choice(("flood", "interest", "topic"))
         for index in range(draw.choice((2, 3, 4))):
-            world.add(discovery="multicast", routing=routing, capability=float(9 - index))
+            host = world.add(discovery="multicast", routing=routing, capability=float(9 - index))
+            self.disks[index] = Disk(world, host, sync=False)
+        world.on_start.append(lambda host: self.disks[host.index].started())
         self.devices = [
             Device(world, draw, f"d{number}", draw.choice(world.hosts)) for number in range(6)
         ]
@@ -221,7 +226,7 @@ class Devices:
     def _fault(self) -> None:
         world, draw = self.world, self.draw
         host = draw.choice(world.hosts)
-        kind = draw.choice(("hang", "hang", "split", "leave"))
+        kind = draw.choice(("hang", "hang", "split", "leave", "kill", "kill"))
         seconds = draw.choice((1.0, 4.0))
         if kind == "hang":
             for device in self.devices:  # what it writes meanwhile waits in the socket
@@ -234,7 +239,10 @@ class Devices:
             world.partition([[host.index], [h.index for h in world.hosts if h is not host]])
             world.after(seconds, world.heal)
         elif len(world.alive()) > 1:
-            host.leave()
+            if kind == "kill":
+                host.kill()
+            else:
+                host.leave()
             world.after(seconds, host.start)
 
     def _flee(self, device: Device, host: Host) -> None:

@@ -253,6 +253,23 @@ def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None
     assert durable_client(third, "l").payloads() == [b"gone"]
 
 
+def test_the_will_of_a_client_that_is_back_first_is_not_sent() -> None:
+    """Before its broker, which has just started, has looked what is due: neither
+    its last will nor its present one is sent."""
+    world = Durable(discovery="multicast")
+    durable_client(world, "k", will=Will("will", b"gone", 1, False, None))
+    again = world.again(1)
+    again.node.cluster.barrier._begins_until = again.now + 1.0
+    back = again.open()
+    will = Will("will", b"gone again", 1, False, None)
+    back.send(connect_packet("k", clean=False, properties=FOREVER, will=will))
+    again.advance(0.1)
+    assert not back.take()
+    again.advance(2.0)
+    assert isinstance(back.take()[0], Connack)
+    assert again.counters.wills == 0
+
+
 @pytest.mark.parametrize("days", [1, -1, 18_000])
 def test_setting_the_clock_expires_no_session(days: int) -> None:
     """As on a machine without a clock of its own, when it has heard what the time is."""
