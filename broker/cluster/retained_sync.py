@@ -41,6 +41,10 @@ LATE = 1000 << LOGICAL
 """Times before a newer connection of a client began that are left for what is published later in
 the name of the older one: a second."""
 
+YOUNG = 100 << LOGICAL
+"""Times after a connection began in which other brokers may not have heard of it: its client may
+have gone to one of them before what it wrote here is read."""
+
 
 class RetainingBroker(MemberBroker, Protocol):
     """One broker whose retained messages other brokers keep, too."""
@@ -161,6 +165,8 @@ class RetainedSync:
         if stopped is not None and sender.stamp <= self.clock.at(stopped):
             # It waited in a socket, perhaps since before this broker stood still.
             sent = min(sent, stopped)
+        if self.clock.at(sent) < sender.stamp + YOUNG:
+            return self.clock.at(0.0, max(above, sender.stamp))
         if sent >= now:
             return self.clock.tick(now, above)
         return self.clock.at(sent, max(above, sender.stamp))

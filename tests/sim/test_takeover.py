@@ -673,6 +673,23 @@ def test_a_will_after_a_split_does_not_win_over_a_newer_connection() -> None:
     assert [row.node(index).retained.get("x").payload for index in range(3)] == [b"2"] * 3
 
 
+def test_a_device_that_moves_on_before_it_is_known_elsewhere_is_online() -> None:
+    """What its first broker reads a moment later, and the will, lose."""
+    row = Row(meshed=True)
+    first = row.connect(1, version=4, clean=True, will=Will("x", b"Offline", 1, True))
+    row.world.partition([[1], [0, 2]])
+    second = row.connect(2, version=4, clean=True)
+    second.send(Publish("x", b"Online1", 1, retain=True, packet_id=1))
+    row.run(0.02)
+    first.send(Publish("x", b"Online0", 1, retain=True, packet_id=1))
+    first.cut()
+    row.run(0.02)
+    row.world.heal()
+    row.join()
+    row.run(5.0)
+    assert [row.node(index).retained.get("x").payload for index in range(3)] == [b"Online1"] * 3
+
+
 def test_a_delayed_will_is_not_sent_once_its_client_is_connected_elsewhere() -> None:
     row = Row(meshed=True)
     watcher = row.connect(0, "w")
