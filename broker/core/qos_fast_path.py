@@ -226,6 +226,11 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
     return True
 
 
+def _next_name(batch: OutgoingBatch | None) -> Name:
+    """Return the name that the next message gets; none if there are no other brokers."""
+    return (b"", 0) if batch is None else (batch.origin, batch.next_number())
+
+
 def _all_begin(sent: list[Outgoing | Flight | None], first: int) -> bool:
     """Whether all of these are packets in flight that begin with the byte `first`."""
     for flight in sent:
@@ -272,7 +277,7 @@ def _publish_mixed(
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
     answers: list[bytes] = []
-    origin, number = (b"", 0) if batch is None else (batch.origin, batch.next_number())
+    origin, number = _next_name(batch)
     # Packets that follow each other and have one route: where they begin, how many are before them.
     along: Route | None = None
     begin, before, taken = 0, 0, b""  # the last one is the topic of the last packet
@@ -402,8 +407,7 @@ def _publish_equal(
     ):
         run = _batch(client, route, data, position, start, payload, packet, properties)
         if run is not None:
-            if batch is not None:
-                run.origin, run.sequence = batch.origin, batch.next_number()
+            run.origin, run.sequence = _next_name(batch)
             if client.tally is not None:
                 client.tally.add(topic, run.count)
             after = position + len(run.data)
@@ -444,7 +448,7 @@ def _publish_singly(
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     expiring = sound[:1] == EXPIRY
-    origin, number = (b"", 0) if batch is None else (batch.origin, batch.next_number())
+    origin, number = _next_name(batch)
     stretch: RecordedStretch | None = None
     if targets is not None and node.journal.recording and _recorded(targets):
         stretch = RecordedStretch(client, data)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mqttree.broker.core.message import NO_NAME, Name
+
 if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
-    from mqttree.broker.core.message import Name
 
 
 class RecordedStretch:
@@ -26,7 +27,7 @@ class RecordedStretch:
         self.end = -1
         """Where the last one ends; -1: there is none."""
         self.count = 0
-        self.name: Name = (b"", 0)
+        self.name: Name = NO_NAME
         """Of the first message; the others follow it."""
         self.deliveries: list[int] = []
         """As of `Journal.packets_published`."""

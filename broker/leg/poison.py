@@ -10,7 +10,7 @@ and nothing behind it would cross.
 A foreign broker that goes down closes as well, with whatever is in flight. So only this counts: the
 leg was up, all else was answered, that one message was sent and nothing behind it, the close came
 soon and ahead of an answer, and the address answered a dial at once, which a process that is gone
-does not. Any other end, and a dial that fails, begins the row anew.
+does not. Any other end, and a dial that fails, begins a new row.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PoisonMessages:
         self.lost_retained = False
         """Whether a message with RETAIN was lost at QoS 0; whoever is told of it clears it."""
         self._alone = False  # what is repeated goes one by one
-        self._held: deque[bytes] = deque()  # what waits for that
+        self._held: deque[bytes] = deque()  # messages queued meanwhile
         self._sent = b""  # the only message that has no answer
         self._sent_at = 0.0  # s
         self._closed = b""  # what the last connection was closed for
@@ -162,7 +162,7 @@ class PoisonMessages:
 
     def take(self, now: float) -> bytes:
         """Return what may go to the foreign broker now (`now`, s), which has answered all that is
-        not a message: the next one of those that are repeated, or behind them all that waits."""
+        not a message: the next one of those that are repeated, or, behind them, all queued ones."""
         if self._sent:
             return b""
         if self._held and self._held[0][0] & DUP:

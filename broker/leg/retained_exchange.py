@@ -150,7 +150,7 @@ class RetainedExchange:
         self._failed = ""  # why the last merge was broken off
         self._dropped = 0
         self._careful = False  # what is published there goes one by one
-        self._deeds: deque[Publish] = deque()  # what waits for that
+        self._deeds: deque[Publish] = deque()  # queued until then
         self._behind = 0  # the PINGREQ whose answer shows that the last one is there
         self._unanswered = False  # that PINGREQ is to be sent
         self._refused: OrderedDict[str, int] = (
@@ -498,11 +498,11 @@ class RetainedExchange:
         self._publish_there(now)
 
     def _withdraw(self, names: Collection[str | None]) -> None:
-        """Leave out what waits for topics there (`names`) that something newer has crossed for."""
+        """Leave out queued messages for topics there (`names`) that a newer one has crossed for."""
         self._deeds = deque(message for message in self._deeds if message.topic not in names)
 
     def _publish_there(self, now: float) -> None:
-        """Publish at the foreign broker what waits for that, as far as it may go at `now` (s)."""
+        """Publish queued messages at the foreign broker, as far as they may go at `now` (s)."""
         crossing = self._crossing
         while self._deeds and not self.published:
             assert crossing is not None

@@ -107,7 +107,7 @@ class QueueMerge:
             else:
                 node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)
         seen = here if there is None else there
-        delivered = self._delivered_here(session, old, seen, waiting, now)
+        delivered = self._delivered_here(session, seen, waiting, now)
         # Then the log may lack messages that were delivered: at another broker, or long ago.
         elsewhere = any(s.adopted for s in session.subscriptions.values())
         # Two brokers have taken one session: both have its queue.
@@ -212,10 +212,10 @@ class QueueMerge:
         return session
 
     def _delivered_here(
-        self, session: Session, old: SessionState, here: Vector, waiting: list[Item], now: float
+        self, session: Session, here: Vector, waiting: list[Item], now: float
     ) -> set[Name]:
         """Return the names of those of the `waiting` messages that the newer `session` was
-        delivered here. `here`: what it was offered; `old`: the older session; `now`: s."""
+        delivered here. `here`: what it was offered; `now`: s."""
         names = {name: item.message.topic for item in waiting if (name := item.message.name)}
         if not names or not (starts := ordinary_starts(session)):
             return set()
