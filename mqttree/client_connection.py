@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -130,6 +131,8 @@ class Connection:
         Reference; MQTT 5, 4.11)."""
         self.known = False
         """Whether it has been connected once."""
+        # Held by the thread that dials or disconnects: `close` comes while another one dials.
+        self._dialling = threading.Lock()
         self.moving = asyncio.Lock()
         """Held while it goes to another broker."""
         self._options = options
@@ -410,18 +413,21 @@ class Connection:
 
     def _leave(self) -> None:
         """End the connection; its session goes on elsewhere, and its will is not sent."""
-        self._paho.disconnect()
-        self._paho.loop_stop()
+        with self._dialling:
+            self._paho.disconnect()
+            self._paho.loop_stop()
 
     def _dial(self, host: str, port: int) -> None:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._options.session_expiry
         properties.ReceiveMaximum = self._options.receive_maximum
         # A session goes on with this object; an older one of the same name is another client's.
-        self._paho.connect(
-            host, port, self._options.keep_alive, clean_start=not self.known, properties=properties
-        )
-        self._paho.loop_start()
+        clean_start = not self.known
+        with self._dialling:
+            self._paho.connect(
+                host, port, self._options.keep_alive, clean_start=clean_start, properties=properties
+            )
+            self._paho.loop_start()
 
     async def subscribe(self, topic_filter: str, qos: int) -> None:
         """Subscribe to `topic_filter` with `qos`. Raises ConnectionLostError, and
@@ -508,8 +514,7 @@ class Connection:
         """Disconnect: the session ends when its time is up."""
         self._wanted = self.up = False
         self._ready.clear()
-        self._paho.disconnect()
-        await self._loop.run_in_executor(None, self._paho.loop_stop)
+        await self._loop.run_in_executor(None, self._leave)
 
 
 def _reference(reason: Any, properties: Any) -> str:

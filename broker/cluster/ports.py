@@ -14,6 +14,7 @@ from mqttree.broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.limits import ClusterLimits
+    from mqttree.broker.core.output import Output
 
 
 class MemberBroker(LocalBroker, Protocol):
@@ -22,6 +23,10 @@ class MemberBroker(LocalBroker, Protocol):
     @property
     def limits(self) -> ClusterLimits:
         """The limits of what this broker keeps and does at once."""
+
+    @property
+    def output(self) -> Output:
+        """Hands what connections are sent to their transports."""
 
 
 class Reporting(Protocol):

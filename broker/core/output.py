@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.core_broker import CoreBroker
@@ -44,7 +45,7 @@ class Sender(CoreBroker, Protocol):
 class Output:
     """The outboxes of one broker that are not empty."""
 
-    __slots__ = ("_broker", "_unheld", "dirty", "on_flush")
+    __slots__ = ("_broker", "_unheld", "dirty", "first", "on_flush")
 
     def __init__(self, broker: Sender, unheld: deque[Connection]) -> None:
         """`unheld`: publishers that are to go on when what was sent to others is out."""
@@ -53,6 +54,8 @@ class Output:
         self.dirty: list[Connection | DeliveryQueue] = []
         """Whose outbox is not empty; whoever appends to an empty one lists it. Always the same
         list."""
+        self.first: Sequence[Connection] = ()
+        """Whose outbox is handed over ahead of all others."""
         self.on_flush: Callable[[Sequence[Connection | DeliveryQueue]], None] | None = None
         """Is shown what has something to send, ahead of its transport."""
 
@@ -87,7 +90,8 @@ class Output:
         dirty = self.dirty
         if self.on_flush is not None:
             self.on_flush(dirty)
-        for outlet in dirty:  # it grows meanwhile: closing a slow consumer may queue wills
+        # `dirty` grows meanwhile: closing a slow consumer may queue wills.
+        for outlet in chain(self.first, dirty):
             outbox = outlet.outbox
             if outbox:
                 conn = outlet.conn
