@@ -113,8 +113,7 @@ class HookedNode(ServedNode):
         """Set a topic's retained message here, and send it to other brokers as any message with
         RETAIN; an empty one deletes it."""
         self.cluster.retained_sync.written(message, None)
-        if self.federated:
-            self.cluster.forwarder.forward(message, None)
+        self.cluster.forwarder.forward(message, None)
 
     def retain(self, message: Message) -> None:
         """Store a retained message, and record its publisher."""

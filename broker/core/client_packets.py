@@ -194,7 +194,8 @@ class ClientPackets(Client):
                     if length == 2:
                         after = acknowledgements(self, first, data, position, size)
                     elif length > 4 and first in ACKNOWLEDGED:
-                        after = publish_run(self, data, position, body, end, batch)
+                        numbers = self.packet_forwarder.lone if batch is None else batch
+                        after = publish_run(self, data, position, body, end, numbers)
                         if after > position and conn.state is not READING and conn.state.held:
                             position = after
                             break

@@ -18,7 +18,8 @@ Name = tuple[bytes, int]
 `broker/cluster/delivery/origins.py`). It keeps its name at all brokers and in all sessions."""
 
 NO_NAME: Final[Name] = (b"", 0)
-"""Of a message that was published while its broker had met no other one."""
+"""Of a message that no broker numbered: one of the broker's own, or a copy of a retained one that a
+new subscription gets."""
 
 
 class Stamp(NamedTuple):

@@ -304,11 +304,14 @@ class MessageForwarder:
     """Numbers the messages that clients publish here, logs them at QoS 1 and 2, and sends them to
     other brokers."""
 
-    __slots__ = ()
+    __slots__ = ("lone",)
+
+    lone: OutgoingBatch
+    """Numbers them instead while there is no other broker."""
 
     def forward(self, message: Message, source: Connection | None) -> None:
-        """Take one message. `source`: its publisher, which may have to wait; None for a will and
-        for the broker's own.
+        """Number one message, and pass it on if there are other brokers. `source`: its publisher,
+        which may have to wait; None for a will and for the broker's own.
 
         Raises NotImplementedError: this class sends nothing.
         """

@@ -25,10 +25,6 @@ class PublishingBroker(CoreBroker, Protocol):
     def cluster(self) -> Cluster:
         """The federation, as far as this module needs it."""
 
-    @property
-    def federated(self) -> bool:
-        """Another broker was there: what is published is numbered and logged for it."""
-
 
 class Publisher:
     """Publishes messages of local clients and of this broker."""
@@ -50,8 +46,7 @@ class Publisher:
         if cluster.sharing.has_remote_members:
             cluster.sharing.publish(dispatcher.route(message.topic), message, source)
             return
-        if broker.federated:  # first of all it gets its name
-            cluster.forwarder.forward(message, source)
+        cluster.forwarder.forward(message, source)  # first of all it gets its name
         dispatcher.publish(message, source)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:

@@ -226,11 +226,6 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
     return True
 
 
-def _next_name(batch: OutgoingBatch | None) -> Name:
-    """Return the name that the next message gets; none if there are no other brokers."""
-    return (b"", 0) if batch is None else (batch.origin, batch.next_number())
-
-
 def _all_begin(sent: list[Outgoing | Flight | None], first: int) -> bool:
     """Whether all of these are packets in flight that begin with the byte `first`."""
     for flight in sent:
@@ -243,15 +238,15 @@ def _all_begin(sent: list[Outgoing | Flight | None], first: int) -> bool:
 
 
 def publish_run(
-    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch | None
+    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch
 ) -> int:
     """Take PUBLISH packets that follow each other and have the same first byte; returns where they
     end, `position` when nothing was taken. When its connection is held after that, a subscriber is
     behind, and no more packets of this publisher may be taken now.
 
     `client`: the publisher; `data`: the bytes that came; `position`: where in them the first packet
-    begins; `body`: where its variable header begins; `end`: where it ends; `batch`: takes what goes
-    to other brokers, None: there are none.
+    begins; `body`: where its variable header begins; `end`: where it ends; `batch`: numbers
+    them, and takes what goes to other brokers.
     """
     if (
         data[position] >> 1 & 3 > client.fast_qos
@@ -265,7 +260,7 @@ def publish_run(
 
 
 def _publish_mixed(
-    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch | None
+    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch
 ) -> int:
     """Take PUBLISH packets of any topics whose receivers get them as they are; parameters and what
     is returned are those of `publish_run`. It ends before a run of equal packets, which costs less
@@ -277,7 +272,7 @@ def _publish_mixed(
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
     answers: list[bytes] = []
-    origin, number = _next_name(batch)
+    origin, number = batch.origin, batch.next_number()
     # Packets that follow each other and have one route: where they begin, how many are before them.
     along: Route | None = None
     begin, before, taken = 0, 0, b""  # the last one is the topic of the last packet
@@ -301,7 +296,7 @@ def _publish_mixed(
         equal = not special and data.startswith(prefix, 3 * end - 2 * position)
         if targets is None or payload > end or not packet_id or repeated or equal:
             break
-        if batch is not None and route is not along:
+        if route is not along:
             if along is not None:
                 batch.add(along, begin, position, len(answers) - before, qos)
             along, begin, before = route, position, len(answers)
@@ -328,7 +323,7 @@ def _publish_mixed(
         end = body + length
         if end > limit or length <= 4 or data[body - 1] >= 128 or len(answers) == STRETCH:
             break
-    if batch is not None and along is not None:
+    if along is not None:
         batch.add(along, begin, position, len(answers) - before, qos)
     if client.tally is not None and answers:
         client.tally.add_packets(data, begun, position, len(answers), taken)
@@ -374,7 +369,7 @@ def _queue(client: Client, receiver: Session, head: bytes, tail: bytes, name: Na
 
 
 def _publish_equal(
-    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch | None
+    client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch
 ) -> int:
     """Take a run of PUBLISH packets of one topic and size, whoever gets them; parameters and what
     is returned are those of `publish_run`."""
@@ -407,13 +402,12 @@ def _publish_equal(
     ):
         run = _batch(client, route, data, position, start, payload, packet, properties)
         if run is not None:
-            run.origin, run.sequence = _next_name(batch)
+            run.origin, run.sequence = batch.origin, batch.next_number()
             if client.tally is not None:
                 client.tally.add(topic, run.count)
             after = position + len(run.data)
             client.node.dispatcher.batch(route, run, client.conn)
-            if batch is not None:
-                batch.add(route, position, after, run.count, run.qos)
+            batch.add(route, position, after, run.count, run.qos)
             return after
     return _publish_singly(client, route, data, position, start, payload, end, size, batch)
 
@@ -427,7 +421,7 @@ def _publish_singly(
     payload: int,
     end: int,
     size: int,
-    batch: OutgoingBatch | None,
+    batch: OutgoingBatch,
     *,
     alone: bool = False,
 ) -> int:
@@ -448,7 +442,7 @@ def _publish_singly(
     prefix, packet = data[position:start], end - position
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     expiring = sound[:1] == EXPIRY
-    origin, number = _next_name(batch)
+    origin, number = batch.origin, batch.next_number()
     stretch: RecordedStretch | None = None
     if targets is not None and node.journal.recording and _recorded(targets):
         stretch = RecordedStretch(client, data)
@@ -476,7 +470,7 @@ def _publish_singly(
         if alone:
             break
     if answers:
-        if batch is not None and not route.elsewhere:
+        if not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
         if client.tally is not None:
             client.tally.add(topic_of(prefix), len(answers))
@@ -706,12 +700,11 @@ def _message(client: Client, head: bytes, tail: bytes) -> Message:
     return message
 
 
-def _deliver(client: Client, route: Route, message: Message, batch: OutgoingBatch | None) -> None:
+def _deliver(client: Client, route: Route, message: Message, batch: OutgoingBatch) -> None:
     """Deliver one message to receivers that need more than its bytes."""
     node = client.node
     if route.elsewhere:  # some of them at other brokers
-        if batch is not None:
-            batch.flush()
+        batch.flush()
         node.cluster.sharing.publish(route, message, client.conn)
     else:
         node.dispatcher.deliver(route, message, client.conn)

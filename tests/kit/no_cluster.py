@@ -6,6 +6,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from mqttree.broker.cluster.delivery.outgoing_batch import LoneNumbers
+from mqttree.broker.core.message import Message
 from mqttree.broker.core.ports import MessageForwarder
 
 
@@ -24,13 +26,24 @@ class NoPart:
         return says(None)
 
 
+class NoForwarder(MessageForwarder):
+    """Numbers messages, and passes none on."""
+
+    def __init__(self) -> None:
+        self.lone = self._lone = LoneNumbers(b"alone")
+
+    def forward(self, message: Message, source: object) -> None:
+        if message.qos:
+            self._lone.name(message)
+
+
 class NoCluster:
     """What a federation of one broker is to it, and what a driver asks of it by way of `Node`."""
 
     memory = 0
-    forwarder = MessageForwarder()
 
     def __init__(self) -> None:
+        self.forwarder = NoForwarder()
         stamps = count(1)
         self.barrier = NoPart(known=True, admits=says(True), expect=says(False))
         self.replay_log = NoPart(size=0)

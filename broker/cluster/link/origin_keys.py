@@ -17,6 +17,12 @@ def origin_key(broker_id: bytes, boot: int) -> bytes:
     return b2a_base64(broker_id + boot.to_bytes(4, "big"), newline=False)
 
 
+def lone_key(broker_id: bytes, boot: int) -> bytes:
+    """Return the key of what (8-byte id, boot number) publishes while it knows no other broker. No
+    incarnation has it: boot numbers are s since the epoch and count on."""
+    return origin_key(broker_id, boot ^ 1 << 31)
+
+
 def split_key(key: bytes) -> tuple[bytes, int]:
     """Return (id, boot) of an origin's 16 characters.
 

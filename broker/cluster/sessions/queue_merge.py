@@ -124,8 +124,12 @@ class QueueMerge:
                     or history.delivered_elsewhere(session, *known, topic)
                 )
                 mine = mine or (trimmed and was_delivered(session, seen, *known, topic))
-                # This broker may have been killed since it took the session.
-                mine = mine or (twin and session in self._delivered_ranges.sessions(*known))
+                # This broker may have been killed since it took the session. What an origin
+                # published that is not known here, as its broker was alone, is older than that.
+                mine = mine or (
+                    twin
+                    and (known[0] not in here or session in self._delivered_ranges.sessions(*known))
+                )
                 if not mine and not history.delivered_to_merged(session, *known, topic):
                     history.offers(session, *known)
                     kept.appendleft(item)

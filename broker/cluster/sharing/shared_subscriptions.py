@@ -146,11 +146,9 @@ class SharedSubscriptions:
         """Deliver a `message` that is published here along its `route`, and pass it on. `source`:
         as of `Dispatcher.publish`."""
         groups, choice = self._choose(route)
-        forwards = route.forward and self._node.federated
-        if forwards:  # first of all it gets its name
-            self._forwarder.forward(message, source, choice)
+        self._forwarder.forward(message, source, choice)  # first of all it gets its name
         self._node.dispatcher.publish_along(route, message, groups, source)
-        if forwards and choice is not None and message.qos:
+        if route.forward and choice is not None and message.qos:
             self.assignments.given(message.origin, message.sequence, choice, message, source)
 
     def publish_run(

@@ -46,6 +46,16 @@ def test_a_merge_knows_what_a_session_had_at_another_broker(before: int) -> None
     assert [int(waiting.message.payload) for waiting in session.queue] == expected
 
 
+def test_a_session_that_was_taken_has_what_its_broker_published_while_it_was_alone() -> None:
+    """That broker was killed before it had heard of that, and has the session in its journal."""
+    world = World()
+    session = session_of(world)
+    session.created = 7
+    old = SessionState(created=7, items=[Item(WAITING, 0, 2, False, b"", message(1))])
+    world.node.cluster.queue_merge.absorb(session, old, world.now, MergedHistory(old.seen))
+    assert not session.queue
+
+
 def test_a_message_that_a_comparison_brought_is_known_by_its_name() -> None:
     """It is in the log, too; the older session has it and another one."""
     world = World()

@@ -9,13 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.link.message_batch import encode_batch
-from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.cluster.link.origin_keys import lone_key, origin_key
 from mqttree.broker.core.delivery_queue import RELEASED, Repeat
 from mqttree.broker.core.message import Name
 from mqttree.broker.core.session import Session
 from mqttree.broker.wire import Property, Publish, encode_packet
+from tests.kit.journal_harness import Durable
 from tests.kit.link_harness import FAR, Neighbour, let_through, lone
 from tests.kit.node_harness import World
+from tests.unit.persistence.test_journal import copy_of, durable_client
 
 KEY = origin_key(FAR, 1)
 TOPICS = ("a", "a/b", "b", "a/b/c")
@@ -148,13 +150,57 @@ def test_messages_that_a_link_brings_have_the_name_that_it_says(
     check(world)
 
 
-def test_a_message_that_is_published_while_no_broker_is_known_has_no_name() -> None:
-    world = World()
+@given(chunks=CHUNKS, version=st.sampled_from((4, 5)), who=SUBSCRIBERS, group=st.booleans())
+def test_messages_that_are_published_while_no_broker_is_known_have_names_of_their_own(
+    chunks: list[tuple[list[tuple[str, int, int, str]], int]],
+    version: int,
+    who: set[tuple[str, int]],
+    group: bool,
+) -> None:
+    """Those at QoS 1 and 2 are numbered in the order in which they came. Nothing of it is in the
+    log, or in what others are told; and what is published for others begins with 1."""
+    world = lone()
+    world.node.cluster.expects_others = world.node.federated = False
+    subscribe(world, sorted(who), group=group)
+    writer = world.connect("writer", version)
+    number, numbered = 1, []
+    for kinds, times in chunks:
+        whole = [kind for kind in kinds for _ in range(times)]
+        sent = packets(whole, number, version)
+        numbered += [number + n for n, (_, qos, *_) in enumerate(whole) if qos]
+        writer.conn.receive(b"".join(sent), world.now)
+        world.settle()
+        number += len(whole)
+    expected = {b"%06d" % each: place for place, each in enumerate(numbered, 1)}
+    own = world.node.config
+    for session in world.node.sessions.values():
+        for payload, name in names(session):
+            assert name == (lone_key(own.id, own.boot), expected[payload[:6]])
+    forwarder = world.node.cluster.forwarder
+    assert (forwarder.own.top, len(forwarder.log)) == (0, 0)
+    Neighbour(world, 101).child()
+    writer.conn.receive(b"".join(packets([("a", 1, 0, "plain")] * 2, number, version)), world.now)
+    assert forwarder.own.top == 2
+
+
+def test_no_broker_gives_a_name_twice() -> None:
+    """Not after a restart, and not when it is alone again."""
+    boots = (1, 2, 1_700_000_000, (1 << 31) - 1)
+    keys = [key(FAR, boot) for boot in boots for key in (origin_key, lone_key)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_message_of_a_broker_that_was_alone_keeps_its_name_through_restarts() -> None:
+    world = Durable()
     world.advance(11.0)
-    assert not world.node.federated
-    subscribe(world, WHO)
-    writer = world.connect("writer")
-    writer.conn.receive(b"".join(packets([("a", 1, 0, "plain")] * 9, 1, 5)), world.now)
-    world.settle()
-    assert {name for _, name in names(world.session("away4"))} == {None}
-    assert {name for _, name in names(world.session("quick5"))} == {None}
+    client = durable_client(world, "k")
+    client.subscribe("#", qos=2)
+    client.disconnect()
+    publisher = world.connect("p")
+    publisher.publish("a", b"1", 1, 1)
+    publisher.publish("a", b"2", 2, 2)
+    before = dict(names(world.session("k")))
+    assert before.keys() == {b"1", b"2"}
+    assert None not in before.values()
+    again = world.again(1.0, copy_of(world.files))
+    assert dict(names(again.session("k"))) == before
