@@ -300,13 +300,43 @@ class OutgoingBatch:
         raise NotImplementedError
 
 
+class LoneNumbers(OutgoingBatch):
+    """Numbers what is published while no other broker is known, and sends nothing. It numbers as an
+    incarnation that does not exist (`lone_key`): none of that is in a log or a version vector, so
+    no broker asks for it, and the numbers that others follow have no gaps."""
+
+    __slots__ = ("_top",)
+
+    def __init__(self, origin: bytes) -> None:
+        """`origin`: the key under which it numbers."""
+        self.origin = origin
+        self._top = 0
+
+    def next_number(self) -> int:
+        """Return the number that the next packet at QoS 1 or 2 gets."""
+        return self._top + 1
+
+    def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
+        """Number `count` packets; the parameters are those of the port."""
+        if qos:
+            self._top += count
+
+    def flush(self) -> None:
+        """Do nothing: nothing is collected."""
+
+    def name(self, message: Message) -> None:
+        """Give a `message` at QoS 1 or 2 its name."""
+        self._top += 1
+        message.named(self.origin, self._top)
+
+
 class MessageForwarder:
     """Numbers the messages that clients publish here, logs them at QoS 1 and 2, and sends them to
     other brokers."""
 
     __slots__ = ("lone",)
 
-    lone: OutgoingBatch
+    lone: LoneNumbers
     """Numbers them instead while there is no other broker."""
 
     def forward(self, message: Message, source: Connection | None) -> None:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from mqttree.broker.cluster.delivery.outgoing_batch import LoneNumbers
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.ports import MessageForwarder
+from mqttree.broker.core.ports import LoneNumbers, MessageForwarder
 
 
 def says(answer: Any) -> Any:
@@ -30,11 +29,11 @@ class NoForwarder(MessageForwarder):
     """Numbers messages, and passes none on."""
 
     def __init__(self) -> None:
-        self.lone = self._lone = LoneNumbers(b"alone")
+        self.lone = LoneNumbers(b"alone")
 
     def forward(self, message: Message, source: object) -> None:
         if message.qos:
-            self._lone.name(message)
+            self.lone.name(message)
 
 
 class NoCluster:

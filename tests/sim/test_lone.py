@@ -6,31 +6,31 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.core.session import Session
-from tests.sim.disk import Disk
+from tests.sim.test_merge import StuckDisk
 from tests.sim.test_takeover import Client, Row
 from tests.sim.world import World
 
 ROUTINGS = ("flood", "interest", "topic")
 
 
-def apart(routing: str, *, journals: bool = True) -> Row:
-    """Two brokers that have not heard of each other, for so long that both know themselves
-    alone."""
+def apart(routing: str, *, journals: bool = True) -> tuple[Row, dict[int, StuckDisk]]:
+    """Two brokers, and their disks, that have not heard of each other, for so long that both know
+    themselves alone."""
     row = Row.__new__(Row)
     row.world = world = World(7)
     world.skew, world.rate, world.loss = 0.0, 1.25e7, 0.0
     world.partition([[1]])
-    disks: dict[int, Disk] = {}
+    disks: dict[int, StuckDisk] = {}
     if journals:
         world.on_start.append(lambda host: disks[host.index].started())
     for index in range(2):
         host = world.add(discovery="multicast", capability=float(9 - index), routing=routing)
         if journals:
-            disks[index] = Disk(world, host, sync=False)
+            disks[index] = StuckDisk(world, host, sync=False)
         host.start()
     row.run(15.0)
     assert not any(row.node(index).federated for index in range(2))
-    return row
+    return row, disks
 
 
 def left(row: Row, index: int, topic: str) -> None:
@@ -57,7 +57,7 @@ def restart(row: Row, *indices: int) -> None:
 def test_what_waits_at_two_brokers_that_meet_comes_once(
     routing: str, restarted: tuple[int, ...]
 ) -> None:
-    row = apart(routing)
+    row, _ = apart(routing)
     left(row, 0, "a")
     left(row, 1, "b")
     restart(row, *restarted)
@@ -81,7 +81,7 @@ def test_what_waits_at_two_brokers_that_meet_comes_once(
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_what_is_published_for_a_broker_that_was_just_met_waits_for_nothing(routing: str) -> None:
     """The publisher's broker has numbered much that is in no log."""
-    row = apart(routing, journals=False)
+    row, _ = apart(routing, journals=False)
     publisher, client = row.connect(0, "p"), row.connect(1)
     client.subscribe("a")
     for number in range(50):
@@ -109,9 +109,32 @@ def test_a_session_is_merged_once_though_brokers_are_killed_before_its_own_forge
     assert not row.connect(1).payloads
 
 
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_session_that_was_taken_gets_nothing_twice_though_its_holder_comes_back_with_it(
+    routing: str,
+) -> None:
+    """The holder is killed long after that, and has not written that it was taken."""
+    row, disks = apart(routing)
+    left(row, 0, "a")
+    row.world.partition([])
+    row.join()
+    disks[0].stuck = True
+    client = row.connect(1)
+    row.until(lambda: len(client.payloads) == 2)
+    row.host(0).kill()
+    row.run(200.0)
+    restart(row, 1)
+    row.host(0).start()
+    assert "c" in row.node(0).sessions
+    row.join()
+    row.one_session()
+    assert row.node(1).counters.sessions_merged == 1
+    assert not row.connect(1).payloads
+
+
 def merged(routing: str) -> tuple[Row, Client]:
     """A session has been merged, its messages are settled, and its broker has not heard of it."""
-    row = apart(routing)
+    row, _ = apart(routing)
     left(row, 0, "a")
     client = row.connect(1)
     client.subscribe("b")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import Verdict
-from mqttree.broker.cluster.delivery.outgoing_batch import LoneNumbers, OutgoingBatch, Sender
+from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.control_records import ORIGINS
 from mqttree.broker.cluster.link.link_states import Action, Input
@@ -28,6 +28,7 @@ from mqttree.broker.cluster.link.message_batch import encode_batch, encode_messa
 from mqttree.broker.cluster.link.origin_keys import lone_key, split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.ports import LoneNumbers
 from mqttree.broker.core.session import Session
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.broker.wire.strings import is_own_name
@@ -94,7 +95,7 @@ class Forwarder(Sender):
         # Origin -> last number at QoS 0, which is not kept and has numbers of its own.
         self.runs: dict[bytes, int] = {}
         self.own_runs = 0
-        self.lone = self._lone = LoneNumbers(lone_key(*split_key(origins.key)))
+        self.lone = LoneNumbers(lone_key(*split_key(origins.key)))
         self._highest = origins.highest
         self._links_by_id = links
         self._strategy = strategy
@@ -127,7 +128,7 @@ class Forwarder(Sender):
         node = self.node
         if not node.federated:
             if message.qos:
-                self._lone.name(message)
+                self.lone.name(message)
             return
         if message.qos or message.retain:
             links = self._links(message, choice)

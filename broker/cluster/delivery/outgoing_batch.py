@@ -12,7 +12,6 @@ from mqttree.broker.core import ports
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.message import Message
     from mqttree.broker.core.route import Route
 
 NO_LINKS: Final[list[Link]] = []
@@ -46,36 +45,6 @@ class Sender(ports.MessageForwarder):
         Raises NotImplementedError: this class sends nothing.
         """
         raise NotImplementedError
-
-
-class LoneNumbers(ports.OutgoingBatch):
-    """Numbers what is published while no other broker is known. It goes nowhere, so it is a closed
-    incarnation's (`lone_key`): none of its numbers is in a log or a version vector, no broker asks
-    for them, and this broker's own numbers, which others follow, have no gaps."""
-
-    __slots__ = ("_top",)
-
-    def __init__(self, origin: bytes) -> None:
-        """`origin`: the key under which it numbers."""
-        self.origin = origin
-        self._top = 0
-
-    def next_number(self) -> int:
-        """Return the number that the next packet at QoS 1 or 2 gets."""
-        return self._top + 1
-
-    def add(self, route: Route, begin: int, end: int, count: int, qos: int) -> None:
-        """Number `count` packets; the parameters are those of the port."""
-        if qos:
-            self._top += count
-
-    def flush(self) -> None:
-        """Do nothing: nothing is collected."""
-
-    def name(self, message: Message) -> None:
-        """Give a `message` at QoS 1 or 2 its name."""
-        self._top += 1
-        message.named(self.origin, self._top)
 
 
 class OutgoingBatch(ports.OutgoingBatch):
