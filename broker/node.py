@@ -48,11 +48,13 @@ from mqttree.broker.core.shutdown import Shutdown
 from mqttree.broker.core.traffic_meter import TrafficMeter
 from mqttree.broker.core.wills import Wills
 from mqttree.broker.persistence.absent_members import AbsentMembers
+from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.images import Images
+from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.limits import PersistenceLimits
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.drain import Drain
-    from mqttree.broker.persistence.journal import Journal
 
 DEFAULTS = PersistenceLimits()
 
@@ -127,7 +129,8 @@ class Node:
         )
         self.cluster: Cluster = Cluster(self, now, wall, rng)
         self.absent_members: AbsentMembers = AbsentMembers(self, self.cluster)
-        self.cluster.attach(self.absent_members)
+        self.images: Images = Images(self, self.cluster)
+        self.cluster.attach(self.absent_members, self.images)
         self.memory: MemoryLimit = MemoryLimit(self)
         self.federated = self.cluster.enabled
         self.shutdown: Shutdown = Shutdown(self, self.cluster.leave)
@@ -142,6 +145,13 @@ class Node:
         self.cluster.attach_journal(journal)
         self.absent_members.attach_journal(journal)
         journal.take_answers(self.answers)
+
+    def journal_without_disk(self) -> None:
+        """Have a standby get what a journal would have, if one is wanted."""
+        if self.config.replicas:
+            journal = Journal(self, self.cluster, self.absent_members, sync=False, disk=False)
+            self.attach_journal(journal)
+            journal.begin(Image(), 0, 0, 0, self.now)
 
     def forget_state(self) -> None:
         """Forget all sessions and retained messages here; other brokers keep theirs."""

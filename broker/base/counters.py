@@ -178,6 +178,10 @@ class Counted:
     journal_truncated: int = 0
     journal_frames_split: int = 0
     journal_snapshots: int = 0
+    stream_bytes: int = 0
+    standby_changes: int = 0
+    image_faults: int = 0
+    images_dropped: int = 0
     log_tail_bytes: int = 0
     log_tail_errors: int = 0
     log_tail_damaged: int = 0

@@ -26,6 +26,10 @@ DOCTOR: Final = "mqttree-doctor-"
 """What the cluster names of the announcements begin with by which doctors hear each other."""
 
 
+ALONE_S = 10.0
+"""s without a standby after which that is told."""
+
+
 class Finding(NamedTuple):
     """One line for people: what was checked, how it is, and what to do."""
 
@@ -114,7 +118,20 @@ def check_state(state: Mapping[str, Any], cluster: str, version: str) -> Iterabl
     if state.get("id_conflict"):
         text = f"another broker has its id: {state['id_conflict']}"
         yield Finding("id", ERROR, text, "give each broker a data directory of its own")
+    yield from check_standby(state.get("standby"))
     yield from check_counters(state.get("counters", {}))
+
+
+def check_standby(standby: Mapping[str, Any] | None) -> Iterable[Finding]:
+    """Judge what the broker says of its `standby`; None: it wants none."""
+    if standby is None:
+        return
+    if standby.get("alone_s", 0.0) >= ALONE_S:
+        text = f"no other broker has had its journal for {standby['alone_s']:.0f} s"
+        yield Finding("standby", WARNING, text, "have another broker linked to it")
+    elif standby.get("same_host"):
+        text = f"its standby, {standby.get('name')}, is on its own host"
+        yield Finding("standby", WARNING, text, "run a broker on another host")
 
 
 def check_counters(counters: Mapping[str, int]) -> Iterable[Finding]:

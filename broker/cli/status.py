@@ -66,6 +66,9 @@ def render(state: dict[str, Any]) -> str:
     redirection = state.get("redirection")
     if isinstance(redirection, dict) and (redirection.get("enabled") or redirection.get("sent")):
         lines.append(f"redirect {_redirection(redirection)}")
+    standby = state.get("standby")
+    if isinstance(standby, dict):
+        lines.append(f"standby  {_standby(standby)}")
     drain = state.get("drain")
     if isinstance(drain, dict):
         lines.append(f"draining {waits_for(drain)}")
@@ -182,6 +185,12 @@ def _unmatched(leg: dict[str, Any]) -> str:
     which = ", ".join(f"{topic_filter} {number}" for topic_filter, number in rules.items())
     text = f"no subscriber there for {leg.get('no_subscribers')} of {leg.get('answered')}"
     return f"{text} ({which})" if which else text
+
+
+def _standby(standby: dict[str, Any]) -> str:
+    if standby.get("id") is None:
+        return f"none, {standby.get('state')} for {standby.get('alone_s')} s"
+    return f"{standby.get('name')}, which lacks {standby.get('lag_bytes'):,} bytes of the journal"
 
 
 def _redirection(found: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from mqttree.broker.cluster.event_order import event_order
 from mqttree.broker.core.effects import Dial
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.delivery.ports import AbsentMembers
+    from mqttree.broker.cluster.delivery.ports import AbsentMembers, StandbyImages
 
 ALONE_S = 10.0
 """s without any word of another broker after which nothing is kept for others, by a broker that has
@@ -34,9 +34,9 @@ class Cluster(ClusterParts):
         self._alone_since = now
         self.agenda.plan()
 
-    def attach(self, absent_members: AbsentMembers) -> None:
-        """Take the module that is built above the cluster. To be called before any input."""
-        self.absent_members = absent_members
+    def attach(self, absent_members: AbsentMembers, images: StandbyImages) -> None:
+        """Take the modules that are built above the cluster. To be called before any input."""
+        self.absent_members, self.images = absent_members, images
         self.events.subscribe(event_order(self))
 
     def knows(self, broker_id: bytes) -> bool:

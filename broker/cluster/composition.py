@@ -82,7 +82,7 @@ from mqttree.discovery.membership import Membership
 from mqttree.stp.tree import Tree
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.delivery.ports import AbsentMembers
+    from mqttree.broker.cluster.delivery.ports import AbsentMembers, StandbyImages
     from mqttree.broker.core.ports import Draining, Journal
 
 
@@ -120,7 +120,8 @@ class ClusterParts:
     """All modules of one broker's cluster, and what these ask of it."""
 
     absent_members: AbsentMembers
-    """The module that is built above the cluster."""
+    images: StandbyImages
+    """The modules that are built above the cluster."""
 
     def __init__(self, node: FederatedBroker, now: float, wall: float, rng: random.Random) -> None:
         """Build all modules; `Cluster.attach` makes them ready.
@@ -536,7 +537,7 @@ class ClusterParts:
             + self.session_replay.arriving
             + self.pinned_entries.size
         )
-        said = self.database.memory + self.strategy.memory
+        said = self.database.memory + self.strategy.memory + self.images.size
         return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes
 
     def hurry(self, at: float) -> None:

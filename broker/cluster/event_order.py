@@ -85,6 +85,8 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             # The tree and the members come last: what they decide finds all that done.
             parts.topology.neighbour_down,
             parts.barrier.links_changed,
+            # Another neighbour becomes the standby, now that the links are known.
+            parts.images.link_down,
             # Operators hear of it when all is done.
             parts.gone_brokers.link_down,
         ),

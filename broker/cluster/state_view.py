@@ -51,6 +51,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
         "epoch": tree.epoch,
         "routing": cluster.config.routing,
         "draining": node.drain is not None,
+        "standby": None if cluster.images.stream is None else cluster.images.stream.report(),
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
         "id_conflict": str(cluster.id_conflict.other)
         if cluster.id_conflict.refuses_clients

@@ -45,6 +45,12 @@ class ClusterModel(Settings):
     hello: float = HELLO_S
     link_timeout: float = MAX_AGE_S
     discovery_time: float = DISCOVERY_TIME
+    replicas: int = 0
+    """How many other brokers, standbys, have the journal of this one, too: 0 or 1."""
+    acknowledge: str = "standby"
+    """Whether what waits for the journal waits for the standby (`standby`) or not (`local`)."""
+    standby_hosts: str = "other"
+    """Whether a standby on another host is preferred (`other`) or not (`any`)."""
     log_tail: int = 1024 * 1024 * 1024
     """Bytes of the log tail on the disk (`log_tail`); 0: there is none. Of more the oldest messages
     are dropped [replay_log_lost]. An hour of 300 KB/s."""

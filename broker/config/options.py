@@ -548,6 +548,12 @@ def number(low: float, high: float, unit: str = "") -> Callable[[object], float]
     return read
 
 
+def _replicas(value: object) -> int:
+    if type(value) is not int or value not in (0, 1):
+        raise ValueError(f"{value!r} is not a number of standbys: 0 or 1")
+    return value
+
+
 def _count(value: object) -> int:
     number = (
         int(value)
@@ -706,6 +712,9 @@ OPTIONS: dict[str, Option] = {
     "interfaces": Option(_interfaces, flag=False),
     "tls": Option(_tls, flag=False),
     "client_address": Option(_address, flag=False),
+    "replicas": Option(_replicas, flag=False),
+    "acknowledge": Option(_choice("standby", "local"), flag=False),
+    "standby_hosts": Option(_choice("other", "any"), flag=False),
     "log_tail": Option(_tail, flag=False),
     "allow_unauthenticated_brokers": Option(switch, flag=False),
     "topic_rates": Option(switch, flag=False),

@@ -474,6 +474,15 @@ class Connection:
         self.traffic.sent += len(data)
         self.transport.write(data)
 
+    def pass_gate(self, data: bytes) -> None:
+        """Write bytes (whole packets) at once, ahead of the output that waits for the journal, but
+        of no other."""
+        if self.state.over:
+            return
+        outbox = [] if self.gate else self.outbox
+        outbox.append(data)
+        self.flush(outbox, None)
+
     def flush(self, outbox: list[bytes], source: Connection | None) -> None:
         """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties
         `outbox`. `source`: the publisher that is held when too much is kept."""

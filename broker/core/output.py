@@ -45,7 +45,7 @@ class Sender(CoreBroker, Protocol):
 class Output:
     """The outboxes of one broker that are not empty."""
 
-    __slots__ = ("_broker", "_unheld", "dirty", "first", "on_flush")
+    __slots__ = ("_broker", "_unheld", "at_end", "dirty", "first", "on_flush")
 
     def __init__(self, broker: Sender, unheld: deque[Connection]) -> None:
         """`unheld`: publishers that are to go on when what was sent to others is out."""
@@ -56,6 +56,8 @@ class Output:
         list."""
         self.first: Sequence[Connection] = ()
         """Whose outbox is handed over ahead of all others."""
+        self.at_end: list[Callable[[], None]] = []
+        """What is called once, at the end of this turn."""
         self.on_flush: Callable[[Sequence[Connection | DeliveryQueue]], None] | None = None
         """Is shown what has something to send, ahead of its transport."""
 
@@ -71,6 +73,10 @@ class Output:
         if self._unheld:
             self._resume_publishers()
         self.end_frame()
+        if self.at_end:
+            calls, self.at_end = self.at_end, []
+            for call in calls:
+                call()
 
     def end_frame(self) -> None:
         """End the journal's frame, which becomes an effect."""

@@ -41,6 +41,10 @@ class Journal(Protocol):
         very many messages ask first, and spare the call."""
 
     @property
+    def durable(self) -> bool:
+        """Whether what it keeps survives a restart."""
+
+    @property
     def lsn(self) -> int:
         """The number of the frame that is being written."""
 
@@ -150,6 +154,7 @@ class NullJournal:
     __slots__ = ()
 
     recording = False
+    durable = False
     healthy = True
     lsn = 0
     durable_lsn = 0

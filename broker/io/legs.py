@@ -74,7 +74,7 @@ class Legs:
         for session_id in node.retained_watchers.keys() - kept:
             del node.retained_watchers[session_id]
         journal = node.journal
-        if changed and not journal.recording:
+        if changed and not journal.durable:
             log_line(
                 "warning",
                 "legs without a data directory: after a restart a message at QoS 2 may come twice, "

@@ -37,6 +37,19 @@ _DROPS = {
 Sample = tuple[dict[str, str], float]
 
 
+def _journal(node: Node) -> dict[str, float]:
+    """Return what is said of the journal and the standby."""
+    found: dict[str, float] = {"image_bytes": node.images.size}
+    if (journal := node.journal).durable:
+        found["journal_ok"] = 1 if journal.healthy else 0
+        found["journal_pending_bytes"] = journal.pending
+    if (stream := node.images.stream) is not None:
+        found["standby_lag_bytes"] = stream.pending
+        found["standby_lag_seconds"] = stream.lag
+        found["alone_seconds"] = stream.alone
+    return found
+
+
 def metrics(
     node: Node,
     version: str = "",
@@ -75,9 +88,8 @@ def metrics(
         gauge("uptime_seconds", uptime)
     gauge("longest_turn_seconds", turns.longest)
     gauge("queued_over_limit_bytes", cluster.remote_flow_control.over)
-    if (journal := node.journal).recording:
-        gauge("journal_ok", 1 if journal.healthy else 0)
-        gauge("journal_pending_bytes", journal.pending)
+    for name, value in _journal(node).items():
+        gauge(name, value)
     gauge("memory_used_bytes", memory.used)
     gauge("memory_limit_bytes", memory.limit)
     gauge("queued_bytes", memory.queued)

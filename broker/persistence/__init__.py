@@ -52,5 +52,8 @@ Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorde
 `image`; how a broker that starts gets that, `recovery`; messages for members that are away,
 `absent_members`, `log_tail`, `tail_segment`.
 
+A standby (docs/decisions/0062): `stream` sends the frames to a neighbour, which `standby_choice`
+chooses; its states are in `stream_states`. `images` are what this broker has of others.
+
 `published_record` is the record of runs of PUBLISH as a client sent them.
 """

@@ -29,6 +29,7 @@ from mqttree.broker.persistence.records import (
     encode_seen,
 )
 from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S, Recovery
+from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 from mqttree.broker.wire.publish_header import QOS_2
 
@@ -63,11 +64,18 @@ class Journal:
     """As of the port (`mqttree.broker.core.ports`)."""
 
     def __init__(
-        self, node: JournalBroker, cluster: Cluster, absent_members: AbsentMembers, *, sync: bool
+        self,
+        node: JournalBroker,
+        cluster: Cluster,
+        absent_members: AbsentMembers,
+        *,
+        sync: bool,
+        disk: bool = True,
     ) -> None:
         """`node`, `cluster`: the broker whose state is recorded. `absent_members`: has the log
         tail. `sync`: frames that the driver reports as durable survive a power cut, so that
-        acknowledgements wait while the disk cannot write."""
+        acknowledgements wait while the disk cannot write. `disk`: whether there is one; without it
+        records are for the standby alone."""
         self.node = node
         self._cluster = cluster
         self._absent_members = absent_members
@@ -78,9 +86,12 @@ class Journal:
             node,
             cluster.clock,
             sync=sync,
+            disk=disk,
             all_records=self.everything,
             settle=absent_members.settle,
         )
+        if node.config.replicas:
+            self.frames.stream = Stream(node, cluster, self.frames)
         self.messages = MessageRecords(node, self.frames)
         self.sessions = DurableSessions(node, self.frames, self.messages, self._delivered_ranges)
         # Origins of which messages came since the last frame, and whether one of them is new.
@@ -107,8 +118,8 @@ class Journal:
         """Record that the broker lives, if nothing was recorded since frame `lsn`: if it is killed,
         its connections count as ended at the last record."""
         frames = self.frames
-        if frames.lsn == lsn and self.sessions.recorders and frames.writes:
-            frames.record(encode_seen(b""))
+        if frames.lsn == lsn and self.sessions.recorders:
+            frames.record_nothing()
         beaten = frames.lsn + frames.due
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, beaten))
 
@@ -123,6 +134,11 @@ class Journal:
     def durable_lsn(self) -> int:
         """The highest LSN that is durable."""
         return self.frames.durable_lsn
+
+    @property
+    def durable(self) -> bool:
+        """Whether what it keeps survives a restart."""
+        return self.frames.disk
 
     @property
     def pending(self) -> int:

@@ -28,3 +28,20 @@ class PersistenceLimits(ClusterLimits, kw_only=True):
     snapshot_ahead: int = 8 * 1024 * 1024
     """bytes on their way to the disk with which a snapshot waits; so publishers are held earlier
     while there is one."""
+
+    # -------------------------------- the stream to the standby, and images of others
+
+    stream_hold_bytes: int = 8 * 1024 * 1024
+    """bytes that the standby has not acknowledged; beyond it publishers are not read until it has
+    half of them."""
+
+    stream_drop_bytes: int = 64 * 1024 * 1024
+    """bytes that a standby has not acknowledged beyond which another one is looked for."""
+
+    stream_smallest: int = 8 * 1024 * 1024
+    """bytes that a stream has before it is begun anew: until then the image keeps messages that
+    nobody needs any more."""
+
+    images_bytes: int = 1024 * 1024 * 1024
+    """bytes of the frames of all images here, if there is no `memory_limit`; else they have a
+    quarter of it. The largest is dropped first [images_dropped]."""

@@ -64,32 +64,32 @@ class OutputGate:
     def release(self, lsn: int) -> None:
         """Send the output that waited for frames up to `lsn`."""
         while self._held and self._held[0][0] <= lsn:
-            gated_at, conn, chunks, size, source = self._held.popleft()
-            self._size -= size
-            waiting = self._bytes.get(conn)
-            if waiting is None:
-                self._orphaned -= size
-                continue
-            if waiting[0] > size:
-                self._bytes[conn] = (waiting[0] - size, waiting[1])
-            else:
-                del self._bytes[conn]
-            if gated_at >= conn.gate:
-                conn.gate = 0
-            conn.flush(chunks, source)
+            self._send(*self._held.popleft())
 
-    def release_links(self) -> None:
-        """Send the output that waits for links."""
+    def release_links(self, lsn: int) -> None:
+        """Send the output of links that waited for frames up to `lsn`."""
         held, self._held = self._held, deque()
         for entry in held:
-            conn = entry[1]
-            if conn.link is not None:
-                conn.gate = 0
-                self._size -= entry[3]
-                self._bytes.pop(conn, None)
-                conn.flush(entry[2], entry[4])
+            if entry[1].link is not None and entry[0] <= lsn:
+                self._send(*entry)
             else:
                 self._held.append(entry)
+
+    def _send(
+        self, lsn: int, conn: Connection, chunks: list[bytes], size: int, source: Connection | None
+    ) -> None:
+        self._size -= size
+        waiting = self._bytes.get(conn)
+        if waiting is None:
+            self._orphaned -= size
+            return
+        if waiting[0] > size:
+            self._bytes[conn] = (waiting[0] - size, waiting[1])
+        else:
+            del self._bytes[conn]
+        if lsn >= conn.gate:
+            conn.gate = 0
+        conn.flush(chunks, source)
 
     def on_closed(self, conn: Connection) -> None:
         """Drop the output of a connection that is closed: on a full disk nothing else would, and

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from mqttree.broker.core.client import CONNACK, Client
 from mqttree.broker.core.connection import Connection
@@ -26,7 +27,12 @@ from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegmen
 from mqttree.broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
 from mqttree.broker.persistence.output_gate import OutputGate
 from mqttree.broker.persistence.ports import Clock, JournalBroker
-from mqttree.broker.persistence.records import encode_frame, encode_frames, encode_snapshot_end
+from mqttree.broker.persistence.records import (
+    encode_frame,
+    encode_frames,
+    encode_seen,
+    encode_snapshot_end,
+)
 from mqttree.broker.persistence.snapshot import Snapshot
 
 SNAPSHOT_FACTOR = 2.0
@@ -44,12 +50,35 @@ Settle = Callable[[Callable[[], None]], None]
 """Calls back once what is kept beside the journal is on the disk."""
 
 
+class Sink(Protocol):
+    """Where frames go besides the disk."""
+
+    @property
+    def targets(self) -> tuple[object, ...]:
+        """To whom; empty: to nobody."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes of frames that have gone there and are not acknowledged."""
+
+    @property
+    def lsn(self) -> int:
+        """The highest LSN that is acknowledged; more than any if nothing waits for that."""
+
+    def send(self, frame: bytes, lsn: int) -> None:
+        """Send a frame, the one behind the last that was sent."""
+
+    def begin_anew(self) -> None:
+        """Send the whole state once more, soon."""
+
+
 class WriteAheadLog:
     """The frames of one broker's journal.
 
     `host`: the broker. `clock`: the time of day. `sync`: durable frames survive a power cut, so
-    that acknowledgements wait while the disk cannot write. `all_records`: called when a snapshot
-    begins, returns its plan (`Snapshot`). `settle`: called before older segments are deleted.
+    that acknowledgements wait while the disk cannot write. `disk`: whether there is one; without it
+    frames are for the standby alone. `all_records`: called when a snapshot begins, returns its plan
+    (`Snapshot`). `settle`: called before older segments are deleted.
     """
 
     def __init__(
@@ -58,6 +87,7 @@ class WriteAheadLog:
         clock: Clock,
         *,
         sync: bool,
+        disk: bool,
         all_records: Callable[[], Iterator[int]],
         settle: Settle,
     ) -> None:
@@ -66,11 +96,15 @@ class WriteAheadLog:
         self._limits = host.limits
         self._clock = clock
         self.sync = sync
+        self.disk = disk
+        self.stream: Sink | None = None
+        """Sends the frames to a standby; None: none is wanted."""
         self.state = State.NEW
         self.lsn = 0
         """Of the last frame."""
         self.durable_lsn = 0
-        """The highest one that the driver has reported."""
+        """The highest one that the driver has reported, and that the standby has."""
+        self._disk_lsn = 0  # the highest one that the driver has reported
         self.size = 0
         """Bytes of the records for the next frame."""
         self._records: list[bytes] = []
@@ -80,28 +114,23 @@ class WriteAheadLog:
         self._lingering = False
         # Frames that the driver has and has not reported: LSN, bytes, bytes that count as backlog.
         self._under_way: deque[tuple[int, int, int]] = deque()
-        # Bytes of these frames.
-        self._pending = 0
-        # The same, but a frame counts `journal_backlog_bytes` at most.
-        self._backlog = 0
+        # Bytes of these frames; the same, but a frame counts `journal_backlog_bytes` at most.
+        self._pending = self._backlog = 0
         # Publishers are paused while more bytes than this are pending.
         self._backlog_limit = self._limits.journal_backlog_bytes
         self.gate = OutputGate(self._limits)
         # The highest LSN with an answer. Segments: the last one asked for, the last one with an
         # answer while it was that, the one that frames go to (0: none), the last one asked for
         # after a failure.
-        self._answered = 0
-        self._requested_segment = 0
-        self._told = 0
-        self._segment = 0
-        self._replacement = 0
+        self._answered = self._requested_segment = 0
+        self._told = self._segment = self._replacement = 0
         # Bytes of frames since the last snapshot began, and of that snapshot.
-        self._written = 0
-        self._snapshot_size = 0
+        self._written = self._snapshot_size = 0
         self._all_records = all_records
         self._settle = settle
         self.snapshot: Snapshot | None = None
-        """The one that is under way."""
+        """The one for the disk that is under way."""
+        self._snapshots: dict[Snapshot, None] = {}  # all that are under way
         # LSN of the snapshot's end; 0: the end is not recorded yet.
         self._snapshot_end = 0
         # A timer for the next attempt to begin a segment runs.
@@ -135,6 +164,8 @@ class WriteAheadLog:
         """
         self._requested_segment = segment
         self._snapshot_size, self._written = snapshot_size, size
+        if not self.disk:
+            return
         self._host.effects.append(BeginSegment(segment))
         many = segments >= MANY_SEGMENTS
         self._on(Input.STARTED_WITH_MANY if many else Input.STARTED)
@@ -146,8 +177,8 @@ class WriteAheadLog:
 
     @property
     def writes(self) -> bool:
-        """Whether records are written, and not dropped."""
-        return self.state is not State.FAILED
+        """Whether records are written to the disk, and not dropped."""
+        return self.disk and self.state is not State.FAILED
 
     @property
     def busy(self) -> bool:
@@ -168,13 +199,17 @@ class WriteAheadLog:
             return
         if conn.link is None:
             conn.gate = self.lsn + 1
-        if self._pending > self._backlog_limit:
+        stream = self.stream
+        if self._pending > self._backlog_limit or (
+            stream is not None and stream.pending > self._limits.stream_hold_bytes
+        ):
             self._host.flow_control.hold(conn, self)
 
     def hold(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Take the outbox of `conn`, whose gate is not 0; `outbox` is empty afterwards.
         `source`: as of `Connection.flush`."""
-        if conn.gate <= self.durable_lsn or (conn.link is not None and not self.healthy):
+        links_lsn = self.durable_lsn if self.healthy else self._standby_lsn
+        if conn.gate <= (self.durable_lsn if conn.link is None else links_lsn):
             conn.gate = 0
             conn.flush(outbox, source)
             return
@@ -190,9 +225,33 @@ class WriteAheadLog:
             conn.abort(why)
         outbox.clear()
 
+    @property
+    def _standby_lsn(self) -> int:
+        """The highest LSN that the standby has; without one, more than any."""
+        return self.lsn + 1 if self.stream is None else self.stream.lsn
+
     def _release(self, lsn: int) -> None:
-        self.durable_lsn = max(self.durable_lsn, lsn)
-        self.gate.release(lsn)
+        """Send what waited for the frame `lsn`, which is on the disk, if the standby has it."""
+        self._disk_lsn = max(self._disk_lsn, lsn)
+        lsn = min(self._disk_lsn, self._standby_lsn)
+        if lsn > self.durable_lsn:
+            self.durable_lsn = lsn
+            self.gate.release(lsn)
+
+    def standby_has(self) -> None:
+        """Note that the standby has more frames, or that there is none any more."""
+        self._release(0)
+        if not self.healthy:
+            self.gate.release_links(self._standby_lsn)
+        self._let_publishers_go()
+
+    def _let_publishers_go(self) -> None:
+        """Read publishers again once the disk and the standby have caught up."""
+        stream = self.stream
+        if self._pending < self._backlog_limit // 2 and (
+            stream is None or stream.pending < self._limits.stream_hold_bytes // 2
+        ):
+            self._host.flow_control.release(self)
 
     # ---------------------------------------------------------------- frames
 
@@ -219,7 +278,7 @@ class WriteAheadLog:
         limits = self._limits
         if self._due or self._lingering:
             return
-        if not limits.journal_linger_s or self.state is not State.WRITING:
+        if not limits.journal_linger_s or self.state not in (State.NEW, State.WRITING):
             self._due = True
             return
         self._lingering = True
@@ -240,27 +299,31 @@ class WriteAheadLog:
         records = self._records
         self._records, self._due = [], False
         self.lsn += 1
+        stream = self.stream
+        frame = b""
+        if self.writes or (stream is not None and stream.targets):
+            frame = self._encode(records)
+        self.size = 0
+        size, backlog = len(frame), self._backlog
+        for snapshot in self._snapshots:
+            snapshot.bytes_since_step += size
+        if frame and stream is not None:
+            stream.send(frame, self.lsn)
         if not self.writes:
-            self.size = 0
             if not self.sync:
                 self._release(self.lsn)
             return
-        frame = self._encode(records)
-        size, backlog = len(frame), self._backlog
         counts = min(size, self._limits.journal_backlog_bytes)
         self._under_way.append((self.lsn, size, counts))
         self._pending += size
         self._backlog += counts
         self._written += size
-        self.size = 0
         counters = self._host.counters
         counters.journal_frames += 1
         counters.journal_bytes += size
         self._host.effects.append(AppendFrame(frame, self.lsn))
         if backlog > 4 * self._limits.journal_backlog_bytes:
             self._on(Input.WRITE_FAILED, "the disk does not keep up")
-        elif self.snapshot is not None:
-            self.snapshot.bytes_since_step += size
         elif self.state is State.WRITING and self._written > self._grown():
             self._on(Input.SNAPSHOT_DUE)
 
@@ -310,8 +373,7 @@ class WriteAheadLog:
             self._on(Input.END_DURABLE)
         if self.healthy or not self.sync:
             self._release(lsn)
-        if self._pending < self._backlog_limit // 2:
-            self._host.flow_control.release(self)
+        self._let_publishers_go()
         return True
 
     # ---------------------------------------------------------------- segments
@@ -386,7 +448,7 @@ class WriteAheadLog:
             self._release(self.lsn)
         else:
             # A full disk must not cut this broker off from the others.
-            self.gate.release_links()
+            self.gate.release_links(self._standby_lsn)
 
     def _fail_again(self, error: str) -> None:
         # No output depends on anything in this segment, and the next one repeats it.
@@ -400,25 +462,54 @@ class WriteAheadLog:
     # ---------------------------------------------------------------- snapshots
 
     def want_snapshot(self) -> None:
-        """Begin a snapshot with the next frame, or when the present one has ended."""
+        """Begin a snapshot with the next frame, or when the present one has ended, and another one
+        for the standby."""
         self._written = SNAPSHOT_NOW
+        if self.stream is not None:
+            self.stream.begin_anew()
 
     def _begin_snapshot(self) -> None:
         self._host.counters.journal_snapshots += 1
         self._written = self._snapshot_end = 0
         self._backlog_limit = min(self._limits.snapshot_ahead, self._limits.journal_backlog_bytes)
-        self.snapshot = snapshot = Snapshot(self, self._all_records(), self._limits)
-        self._host.timers.schedule(self._host.now, lambda now: self._step(snapshot, now))
+        self.snapshot = self.record_all(lambda: self._pending, lambda: self._on(Input.ALL_RECORDED))
 
-    def _step(self, snapshot: Snapshot, now: float) -> None:
-        if self.snapshot is not snapshot:
+    def record_all(self, pending: Callable[[], int], then: Callable[[], None]) -> Snapshot:
+        """Record the whole state, in steps between the other records. `pending`: returns how many
+        bytes are on their way to where it goes, `then`: is called when all is recorded."""
+        snapshot = Snapshot(self, self._all_records(), self._limits)
+        self._snapshots[snapshot] = None
+        self._host.timers.schedule(
+            self._host.now, lambda now: self._step(snapshot, pending, then, now)
+        )
+        return snapshot
+
+    def leave(self, snapshot: Snapshot) -> None:
+        """Record nothing more of a snapshot; harmless when repeated."""
+        self._snapshots.pop(snapshot, None)
+
+    def record_nothing(self) -> None:
+        """Have this turn end with a frame, though nothing may have changed."""
+        self.record(encode_seen(b""))
+
+    def _step(
+        self,
+        snapshot: Snapshot,
+        pending: Callable[[], int],
+        then: Callable[[], None],
+        now: float,
+    ) -> None:
+        if snapshot not in self._snapshots:
             return
         ahead = self._limits.snapshot_ahead
-        if (self._pending <= ahead or snapshot.bytes_since_step >= ahead) and snapshot.go_on():
-            self._on(Input.ALL_RECORDED)
+        if (pending() <= ahead or snapshot.bytes_since_step >= ahead) and snapshot.go_on():
+            self.leave(snapshot)
+            then()
         else:
             pause = SHORT_STEP_PAUSE if snapshot.is_late else STEP_PAUSE
-            self._host.timers.schedule(now + pause, lambda at: self._step(snapshot, at))
+            self._host.timers.schedule(
+                now + pause, lambda at: self._step(snapshot, pending, then, at)
+            )
 
     def _end_snapshot(self, why: str) -> None:
         assert self.snapshot is not None
@@ -428,6 +519,8 @@ class WriteAheadLog:
         self._snapshot_end = self.lsn + 1
 
     def _leave_snapshot(self) -> None:
+        if self.snapshot is not None:
+            self.leave(self.snapshot)
         self.snapshot, self._snapshot_end = None, 0
         self._backlog_limit = self._limits.journal_backlog_bytes
 

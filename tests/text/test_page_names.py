@@ -104,7 +104,12 @@ def known_words() -> set[str]:
         "placement/controller.py",
         "broker/cluster/placement/decider.py",
     )
-    for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py", *legs, *placed):
+    told = (
+        "broker/io/admin_http.py",
+        "broker/cluster/state_view.py",
+        "broker/persistence/stream.py",
+    )
+    for name in (*told, *legs, *placed):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
     for name in ("bench/workloads/workload_file.py", "bench/workloads/simulator.py"):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)"', read(name)))

@@ -14,6 +14,7 @@ from mqttree.broker.cluster.link.message_batch import (
     encode_batch,
     read_single,
 )
+from mqttree.broker.cluster.link.stream_packets import TOPIC as STREAM_TOPIC
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.output import deliver_run
 from mqttree.broker.core.qos_fast_path import send_expiring, send_on
@@ -94,6 +95,9 @@ class IncomingBatches:
             and data[body + SINGLE - 1 : body + SINGLE] == b"\x01"
             and self._take_single(link, data, body)
         ):
+            return
+        if data[body + 2 : body + 9] == STREAM_TOPIC:
+            self._above.images.received(link, data, body)
             return
         batch = MessageBatch.read_body(data, body)
         stamp = batch.stamp

@@ -7,7 +7,7 @@ delivery reaches them by way of the cluster at each call (`Above`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.core.ports import Journal
@@ -206,6 +206,52 @@ class SeenWatcher(Protocol):
         """Take the version vector `seen` of the neighbour at the end of `link`; `now`: s."""
 
 
+class Streamed(Protocol):
+    """This broker's own stream (`Stream`)."""
+
+    pending: int
+    """Bytes that the standby has not acknowledged."""
+
+    @property
+    def lag(self) -> float:
+        """s for which the standby has acknowledged nothing while a frame waits."""
+
+    @property
+    def alone(self) -> float:
+        """s since there is no standby; 0: there is one."""
+
+    def report(self) -> dict[str, Any]:
+        """Return what operators are told."""
+
+    def have(self, link: Link, epoch: int, lsn: int) -> None:
+        """Take what the standby at `link` says: up to which `lsn` it has the stream `epoch`."""
+
+    def link_down(self) -> None:
+        """Note that a link is gone."""
+
+
+class StandbyImages(Protocol):
+    """The images of other brokers whose standby this one is."""
+
+    stream: Streamed | None
+    """This broker's own stream; None: it wants no standby."""
+
+    def received(self, link: Link, data: bytes, body: int) -> None:
+        """Take a packet of a stream (`data`) that came over `link`. `body`: where it begins behind
+        its length.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+        """
+
+    def link_down(self, event: LinkDown) -> None:
+        """Note that a link is gone."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames of all images."""
+
+
 class Above(Protocol):
     """What messages lead to on the floors above delivery."""
 
@@ -224,6 +270,10 @@ class Above(Protocol):
     @property
     def retained_comparison(self) -> Comparing:
         """Comparisons of these with neighbours."""
+
+    @property
+    def images(self) -> StandbyImages:
+        """The images of other brokers here."""
 
     @property
     def absent_members(self) -> AbsentBrokers:

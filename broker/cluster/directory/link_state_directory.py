@@ -57,6 +57,13 @@ CLIENTS_AT = STATE + b"clients"
 DRAINING = STATE + b"draining"
 """Key of the entry of a broker that drains or stops."""
 
+STANDBY = STATE + b"standby"
+"""Key of which broker is a broker's standby. Value: the epoch of its stream (4 bytes) and the
+standby's id; no id while it has no standby."""
+
+IMAGES = STATE + b"images"
+"""Key of how many MiB of images of other brokers a broker has. Value: 4 bytes."""
+
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 

@@ -13,7 +13,8 @@ docs/reference/link-protocol.md describes each byte.
 * `admission` says which brokers may link, and which of two links to one broker stays.
 * `link` takes packets and sends records; with a secret `record_layer` encrypts all of its bytes.
 * `control_records` is the codec of records, `message_batch` that of messages, `origin_keys` that of
-  their origins; `version_vector` says what has been at a broker.
+  their origins, `stream_packets` that of streams to standbys; `version_vector` says what has been
+  at a broker.
 
 The states of a link (`link_states` has the table, `Link.step` carries it out):
 

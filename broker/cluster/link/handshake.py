@@ -98,6 +98,7 @@ class LinkHandshake:
                 ("address", f"{config.host}:{config.port}"),
                 ("name", config.name),
                 ("capability", f"{config.capability:.1f}"),
+                ("standby", "1"),
                 *([("instance", f"{config.instance:016x}")] if config.instance else ()),
             ]
         }

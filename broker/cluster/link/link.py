@@ -442,6 +442,17 @@ class Link(Owner):
         else:
             self.conn.send(data)
 
+    def send_ahead(self, data: bytes, instead: bytes = b"") -> None:
+        """Send a packet ahead of all that waits for the journal or, as the peer reads too slowly,
+        here. `instead`: one that has not gone out need not go out any more."""
+        conn = self.conn
+        if not (conn.backlog or conn.paused):
+            conn.pass_gate(data)
+        elif instead in self._control:
+            self._control[self._control.index(instead)] = data
+        else:
+            self._control.append(data)
+
     def _leave_out(self) -> None:
         """Drop one control packet, as too many wait: an answer to a PINGREQ (each record behind
         messages brings one) if it is not to a mark, which the peer waits for. Else the oldest: a

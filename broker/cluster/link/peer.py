@@ -30,6 +30,8 @@ class Peer:
     routing: str = "flood"
     instance: int = 0
     """Which process says this, should two have one id and one boot number; 0: it does not say."""
+    standby: bool = False
+    """Whether it takes images of other brokers."""
 
 
 def peer_of(connect: Connect) -> Peer:
@@ -52,6 +54,7 @@ def peer_of(connect: Connect) -> Peer:
             int(values["protocol"]),
             values.get("routing", "flood"),
             int(values.get("instance", "0"), 16),
+            values.get("standby") == "1",
         )
     except (KeyError, ValueError):
         raise MalformedPacket(

@@ -516,7 +516,7 @@ class Custody:
                 self._say(self._declined[ref][1], ref)
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
-            elif boot != own and not self._journal.recording:
+            elif boot != own and not self._journal.durable:
                 # An earlier incarnation of this broker may have sent it, without a record.
                 self._counters.shared_uncertain += 1
                 self._say(DONE, ref)

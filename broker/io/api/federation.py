@@ -12,6 +12,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     LINK,
     NAME,
     ROUTING,
+    STANDBY,
 )
 from mqttree.broker.cluster.placement.traffic_entry import (
     COUNTS,
@@ -117,6 +118,7 @@ def _own(parts: Parts) -> dict[str, Any]:
         "reachable": True,
         "alive": True,
         "draining": node.drain is not None,
+        "standby": _standby(parts.database.own_entry(STANDBY)),
         "via": None,
         "routing": parts.node.config.routing,
         "capability": tree.capability,
@@ -138,6 +140,7 @@ def _posted(listing: Listing | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "reachable": via is not None,
         "draining": DRAINING in entries,
+        "standby": _standby(entries.get(STANDBY)),
         "via": None if via is None else via.hex(),
         "routing": entries[ROUTING][4:].decode(errors="replace") if ROUTING in entries else None,
         "capability": None if traffic is None else traffic.capability,
@@ -150,6 +153,10 @@ def _posted(listing: Listing | None) -> dict[str, Any]:
     if CLIENTS_AT in entries:
         found["address"] = entries[CLIENTS_AT].decode(errors="replace")
     return found
+
+
+def _standby(entry: bytes | None) -> str | None:
+    return entry[4:].hex() or None if entry is not None else None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -45,6 +45,7 @@ ORDER: dict[type[Event], list[str]] = {
         "LinkStateDirectory.on_link_down",
         "Topology.neighbour_down",
         "SubscriptionBarrier.links_changed",
+        "Images.link_down",
         "GoneBrokers.link_down",
     ],
     TopologyChanged: ["Topology.topology_changed", "PlacementService.topology_changed"],

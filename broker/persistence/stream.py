@@ -1,0 +1,422 @@
+"""The stream of one broker, the owner: the frames of its journal go to a neighbour, its standby,
+and what waits for the disk waits for that as well (docs/decisions/0062). Pure.
+
+A standby is first sent the whole state, between the other records (a snapshot), then every frame. A
+stream is begun anew when it has grown, so that an image does not keep what nobody needs any more:
+with another epoch, at the same standby, which has the older image until the new one is complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING, IMAGES, STANDBY
+from mqttree.broker.cluster.link.stream_packets import BEGIN, DROP, END, FRAME, encode_stream
+from mqttree.broker.persistence.images import POSTED_UNIT
+from mqttree.broker.persistence.standby_choice import Candidate, choose
+from mqttree.broker.persistence.stream_states import Action, Input, State, transition
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.persistence.ports import JournalBroker
+    from mqttree.broker.persistence.snapshot import Snapshot
+    from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
+
+SILENCE_S = 0.5
+"""s in which a standby acknowledges nothing, while a frame waits, until it is given up."""
+
+LACK_S = 0.3
+"""s for which output waits for another standby."""
+
+LATE_S = 0.1
+"""s by which a timer is late if this broker stood still: then the silence proves nothing."""
+
+CHECK_INTERVAL_S, ALONE_INTERVAL_S = 1.0, 0.1
+"""s between two looks at whether another neighbour should be the standby, and without a standby."""
+
+BETTER_S = 60.0
+"""s for which there has to be a neighbour of a better class."""
+
+SLOW_WITHIN_S, SLOW_S = 60.0, 600.0
+"""s; a neighbour that was given up as too slow twice within the first counts as slow for the
+second: it is only chosen if there is no other."""
+
+REST_S = 10.0
+"""s for which one counts as slow that was given up once. One that was given up twice, or that has
+dropped the image, is not chosen at all for so long."""
+
+HEAVY = 64 * 1024 * 1024 // POSTED_UNIT
+"""Bytes of images, in the units in which they are posted, below which no broker is heavy."""
+
+GROWTH = 2
+"""How many times the snapshot's size may follow it before the stream is begun anew."""
+
+END_BYTES = 256 * 1024
+"""bytes that the coming standby has not acknowledged with which the snapshot is ended."""
+
+NEVER = 1 << 62
+"""More than any LSN."""
+
+
+class Target:
+    """A neighbour that gets the frames, as the stream of one epoch."""
+
+    __slots__ = (
+        "_first",
+        "broker_id",
+        "end",
+        "epoch",
+        "link",
+        "lsn",
+        "pending",
+        "recorded",
+        "size",
+        "snapshot",
+        "snapshot_size",
+        "under_way",
+        "waits_since",
+        "watched",
+    )
+
+    def __init__(self, link: Link, broker_id: bytes, epoch: int, lsn: int, now: float) -> None:
+        """`link`: to the neighbour `broker_id`; `epoch`: of the stream; `lsn`: of the frame before
+        the first; `now`: s."""
+        self.link = link
+        self.broker_id = broker_id
+        self.epoch = epoch
+        self.lsn = lsn
+        """It has all frames up to this one."""
+        self.snapshot: Snapshot | None = None
+        self.recorded = False
+        """Whether all of the snapshot is recorded."""
+        self.end = 0
+        """LSN of the frame with which it is complete; 0: there is none yet."""
+        self.snapshot_size = 0
+        self.size = 0
+        """Bytes that were sent."""
+        self.under_way: deque[tuple[int, int]] = deque()
+        """LSN and bytes of the frames that it has not acknowledged."""
+        self.pending = 0
+        """Bytes of these."""
+        self.waits_since = now
+        self.watched = False
+        """Whether a timer looks whether it is silent."""
+        self._first = lsn
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the next frame can be the one with which the snapshot is complete: all is
+        recorded, and the neighbour answers."""
+        answers = self.lsn > self._first and self.pending <= END_BYTES
+        return self.recorded and not self.end and answers
+
+
+class Stream:
+    """The stream of one broker, and the choice of its standby."""
+
+    def __init__(self, node: JournalBroker, cluster: Cluster, frames: WriteAheadLog) -> None:
+        """`node`: the broker; `cluster`: has its neighbours; `frames`: makes the frames."""
+        self._node = node
+        self._cluster = cluster
+        self._frames = frames
+        self._waits = node.config.acknowledge == "standby"
+        self.state = State.ALONE
+        self.standby: Target | None = None
+        self.coming: Target | None = None
+        self.targets: tuple[Target, ...] = ()
+        """Both, as far as there are any."""
+        self.lsn = NEVER
+        """The highest LSN that output need not wait for. From the end of the snapshot on it waits
+        for the coming standby, too, so that this one has all that was let out when it is posted."""
+        # What the standby has, or had when it was lost; NEVER: output does not wait for any.
+        self._safe = NEVER
+        self.pending = 0
+        """Bytes that the slower one has not acknowledged."""
+        self.alone_since: float | None = node.now
+        """When (s) the last standby was lost; None: there is one."""
+        self._epoch = 0
+        self._better_since: float | None = None
+        # By broker id: when it was last given up as too slow; until when it counts as slow; until
+        # when it is not chosen.
+        self._given_up: dict[bytes, float] = {}
+        self._slow: dict[bytes, float] = {}
+        self._resting: dict[bytes, float] = {}
+        cluster.images.stream = self
+        node.timers.schedule(node.now + ALONE_INTERVAL_S, self._check)
+
+    def _on(self, given: Input) -> None:
+        action, self.state = transition(self.state, given)
+        if action is Action.TAKE:
+            self._take()
+        elif action is Action.LOOK:
+            since = self.alone_since
+            self._node.timers.schedule(self._node.now + LACK_S, lambda now: self._waited(since))
+            self._choose()
+        elif action is Action.OPEN:
+            self._open()
+
+    # ---------------------------------------------------------------- frames
+
+    def send(self, frame: bytes, lsn: int) -> None:
+        """Send a frame, the one behind the last that was sent."""
+        for target in self.targets:
+            kind = FRAME
+            if target.may_end:
+                kind, target.end = END, lsn
+            packet = encode_stream(kind, target.epoch, lsn, frame)
+            size = len(packet)
+            limits = self._node.limits
+            if len(frame) > MAX_PACKET_SIZE or target.pending > limits.stream_drop_bytes:
+                self._lose(target, "is too far behind", slow=True)
+                continue
+            if not target.under_way:
+                target.waits_since = self._node.now
+                if not target.watched:
+                    self._watch(target, self._node.now + SILENCE_S)
+            target.under_way.append((lsn, size))
+            target.pending += size
+            target.size += size
+            self._node.counters.stream_bytes += size
+            target.link.conn.pass_gate(packet)
+        self._weigh()
+
+    def have(self, link: Link, epoch: int, lsn: int) -> None:
+        """Take what the standby at `link` says: up to which `lsn` it has the stream `epoch`."""
+        for target in self.targets:
+            if target.epoch == epoch and target.link is link:
+                break
+        else:
+            return
+        if not lsn:
+            self._resting[target.broker_id] = self._node.now + REST_S
+            self._lose(target, "has dropped the image")
+            return
+        if not target.lsn <= lsn <= self._frames.lsn:
+            self._lose(target, "says that it has what was not sent")
+            return
+        target.lsn = lsn
+        target.waits_since = self._node.now
+        under_way = target.under_way
+        while under_way and under_way[0][0] <= lsn:
+            target.pending -= under_way.popleft()[1]
+        if target is self.standby:
+            self._safe = lsn
+        elif target.end and lsn >= target.end:
+            self._on(Input.COMPLETE)
+        elif target.may_end:
+            self._frames.record_nothing()
+        self._weigh()
+        self._frames.standby_has()
+
+    def _weigh(self) -> None:
+        """Find out how far the standbys are."""
+        coming = self.coming
+        self.pending = max((each.pending for each in self.targets), default=0)
+        if self._waits:
+            self.lsn = min(self._safe, coming.lsn) if coming and coming.end else self._safe
+
+    @property
+    def lag(self) -> float:
+        """s for which the standby has acknowledged nothing while a frame waits."""
+        standby = self.standby
+        if standby is None or not standby.under_way:
+            return 0.0
+        return self._node.now - standby.waits_since
+
+    @property
+    def alone(self) -> float:
+        """s since there is no standby; 0: there is one."""
+        return 0.0 if self.alone_since is None else self._node.now - self.alone_since
+
+    def report(self) -> dict[str, Any]:
+        """Return what operators are told."""
+        standby = self.standby
+        peer = None if standby is None else standby.link.peer
+        return {
+            "state": self.state.value,
+            "id": None if standby is None else standby.broker_id.hex(),
+            "name": None if peer is None else peer.name,
+            "same_host": peer is not None and peer.host == self._node.config.host,
+            "lag_bytes": self.pending,
+            "alone_s": round(self.alone, 1),
+        }
+
+    # ---------------------------------------------------------------- standbys come and go
+
+    def _begin(self, broker_id: bytes) -> None:
+        """Begin to make a neighbour the standby."""
+        link = self._cluster.links[broker_id]
+        self._epoch += 1
+        now, frames = self._node.now, self._frames
+        target = Target(link, broker_id, self._epoch, frames.lsn, now)
+        self.coming = target
+        self._regroup()
+        link.conn.pass_gate(encode_stream(BEGIN, target.epoch, frames.lsn))
+        target.snapshot = frames.record_all(lambda: target.pending, lambda: self._recorded(target))
+        self._on(Input.BEGUN)
+
+    def _recorded(self, target: Target) -> None:
+        assert target.snapshot is not None
+        target.recorded, target.snapshot_size = True, target.snapshot.size
+        target.snapshot = None
+        self._frames.record_nothing()
+
+    def _take(self) -> None:
+        """Make the coming standby the standby."""
+        before, self.standby, self.coming = self.standby, self.coming, None
+        assert self.standby is not None
+        if before is not None:
+            self._end(before)
+        self._regroup()
+        self._node.counters.standby_changes += (
+            before is None or before.broker_id != self.standby.broker_id
+        )
+        self.alone_since = self._better_since = None
+        self._post(self.standby.epoch.to_bytes(4, "big") + self.standby.broker_id)
+        self._safe = self.standby.lsn
+
+    def _post(self, entry: bytes) -> None:
+        self._cluster.directory.post_now(STANDBY, entry)
+        self._cluster.agenda.settle(self._node.now)
+
+    def _end(self, target: Target) -> None:
+        """Send nothing more to a neighbour."""
+        if target.snapshot is not None:
+            self._frames.leave(target.snapshot)
+        if target.link.up:
+            target.link.conn.pass_gate(encode_stream(DROP, target.epoch, 0))
+
+    def _lose(self, target: Target, why: str, *, slow: bool = False) -> None:
+        """Give up a neighbour, for a reason that log lines say; `slow`: it may have been chosen in
+        vain."""
+        if target not in self.targets:
+            return
+        now = self._node.now
+        self._node.log("info", f"the standby {target.link.title} {why}: another one is looked for")
+        if slow:
+            again = now - self._given_up.get(target.broker_id, -NEVER) < SLOW_WITHIN_S
+            self._given_up[target.broker_id] = now
+            self._slow[target.broker_id] = now + (SLOW_S if again else REST_S)
+            if again:
+                self._resting[target.broker_id] = now + REST_S
+        self._end(target)
+        lost = target is self.standby
+        if lost:
+            self.standby = None
+            self.alone_since = now
+        else:
+            self.coming = None
+        self._regroup()
+        self._on(Input.STANDBY_LOST if lost else Input.COMING_LOST)
+        self._weigh()
+        self._frames.standby_has()
+
+    def begin_anew(self) -> None:
+        """Send the standby the whole state once more, soon."""
+        for target in self.targets:
+            target.size = NEVER
+
+    def _regroup(self) -> None:
+        self.targets = tuple(each for each in (self.standby, self.coming) if each is not None)
+
+    def _waited(self, since: float | None) -> None:
+        """Note that output has waited long enough since a standby was lost (s)."""
+        if self.state is State.LACKING and self.alone_since == since:
+            self._on(Input.WAITED)
+
+    def _open(self) -> None:
+        """Post that there is no standby; then, in another turn, output need not wait for one."""
+        self._post(self._epoch.to_bytes(4, "big"))
+        self._node.timers.schedule(self._node.now, self._opened)
+        if self.coming is not None:
+            self._on(Input.BEGUN)
+
+    def _opened(self, now: float) -> None:
+        if self.standby is None and self.state is not State.LACKING:
+            self._safe = NEVER
+            self._weigh()
+            self._frames.standby_has()
+
+    def _watch(self, target: Target, at: float) -> None:
+        target.watched = True
+        self._node.timers.schedule(at, lambda now: self._look(target, at, now))
+
+    def _look(self, target: Target, at: float, now: float) -> None:
+        target.watched = False
+        if not target.under_way or target not in self.targets:
+            return
+        if now - at > LATE_S:
+            target.waits_since = now
+        if now - target.waits_since >= SILENCE_S:
+            self._lose(target, "is silent", slow=True)
+        else:
+            self._watch(target, target.waits_since + SILENCE_S)
+
+    # ---------------------------------------------------------------- the choice
+
+    def link_down(self) -> None:
+        """Note that a link is gone."""
+        for target in self.targets:
+            if not target.link.up:
+                self._lose(target, "is gone")
+        self._choose()
+
+    def _check(self, now: float) -> None:
+        pause = CHECK_INTERVAL_S if self.standby is not None else ALONE_INTERVAL_S
+        self._node.timers.schedule(now + pause, self._check)
+        coming = self.coming
+        if coming is not None and self._drains(coming.broker_id):
+            self._lose(coming, "drains")
+        self._choose()
+
+    def _choose(self) -> None:
+        """Begin another standby if there is none, or should be another one."""
+        if self.coming is None and (wanted := self._wanted(self._node.now)) is not None:
+            self._begin(wanted)
+
+    def _wanted(self, now: float) -> bytes | None:
+        """Return the id of the broker that should become the standby; None: none, or the one that
+        is it, with the image that it has. `now`: s."""
+        candidates = {found.id: found for found in self._candidates(now)}
+        best = choose(self._cluster.own.id, candidates.values())
+        standby = self.standby
+        if best is None or standby is None:
+            return None if best is None else best.id
+        present = candidates.get(standby.broker_id)
+        if present is None or (present.burdened and best.id != present.id):
+            return best.id
+        if not best.other_host or present.other_host:
+            self._better_since = None
+        elif self._better_since is None:
+            self._better_since = now
+        elif now - self._better_since >= BETTER_S:
+            return best.id
+        grown = (1 + GROWTH) * standby.snapshot_size
+        return present.id if standby.size > max(grown, self._node.limits.stream_smallest) else None
+
+    def _candidates(self, now: float) -> Iterator[Candidate]:
+        cluster, config = self._cluster, self._node.config
+        sizes = {found.id: self._images_of(found.id) for found in cluster.database.reachable()}
+        most = max(HEAVY, 2 * sum(sizes.values()) / max(1, len(sizes)))
+        for broker_id, link in cluster.links.items():
+            peer = link.peer
+            # It has answered: what is sent ahead of other output does not come ahead of CONNACK.
+            stands = link.up and link.rtt_ms is not None and not link.conn.closing
+            if peer is None or not (stands and peer.standby) or self._drains(broker_id):
+                continue
+            if self._resting.get(broker_id, now) <= now:
+                other = config.standby_hosts == "any" or peer.host != config.host
+                slow = self._slow.get(broker_id, now) > now
+                heavy = sizes.get(broker_id, 0) > most
+                yield Candidate(broker_id, other, peer.capability, heavy, slow)
+
+    def _drains(self, broker_id: bytes) -> bool:
+        return self._cluster.database.entry(broker_id, DRAINING) is not None
+
+    def _images_of(self, broker_id: bytes) -> int:
+        """Return how many bytes of images a broker has, in units of `POSTED_UNIT`."""
+        return int.from_bytes(self._cluster.database.entry(broker_id, IMAGES) or b"", "big")

@@ -1,0 +1,44 @@
+"""The tables of a stream and of an image: all pairs of state and input."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from mqttree.broker.base.state_table import ImpossibleInputError
+from mqttree.broker.cluster.sessions import image_states
+from mqttree.broker.persistence import stream_states
+from mqttree.broker.persistence.stream_states import Action, Input, State
+from tests.kit.state_tables import check_table
+
+
+def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
+    check_table(stream_states.TRANSITIONS, Action, [State.ALONE])
+    check_table(
+        image_states.TRANSITIONS,
+        image_states.Action,
+        [image_states.State.LOADING],
+        image_states.State.GONE,
+    )
+
+
+@pytest.mark.parametrize(("state", "given"), list(product(State, Input)))
+def test_output_waits_for_a_standby_from_taking_one_to_giving_up(
+    state: State, given: Input
+) -> None:
+    if (state, given) not in stream_states.TRANSITIONS:
+        with pytest.raises(ImpossibleInputError, match=given.value):
+            stream_states.transition(state, given)
+        return
+    action, after = stream_states.transition(state, given)
+    waits = (State.SYNCED, State.LACKING)
+    assert (action is Action.TAKE) == (given is Input.COMPLETE)
+    assert (after in waits and state not in waits) <= (action is Action.TAKE)
+    assert (state in waits and after not in waits) == (action is Action.OPEN)
+
+
+def test_nothing_follows_an_image_that_is_gone() -> None:
+    for given in image_states.Input:
+        with pytest.raises(ImpossibleInputError, match="an image"):
+            image_states.transition(image_states.State.GONE, given)
