@@ -4,7 +4,8 @@
 legs to foreign brokers (legs.py), of which some are rings and chains, and some have two gateways of
 one name (leg_rings.py); `--kind srt` and `--kind ort` are federations that route as in the papers
 (srt.py, ort.py); `--kind outages` are long outages with restarts, and kills while sessions move
-(outages.py); `--kind devices` are devices with retained wills that move (devices.py).
+(outages.py); `--kind devices` are devices with retained wills that move (devices.py);
+`--kind standbys` are brokers with standbys (standbys.py).
 
 A seed is the same run every time, on every machine and with a compiled core: the digest that is
 printed last, of all that was said and sent in all runs, is the same. Strings are hashed alike in
@@ -28,6 +29,7 @@ from tests.sim.ort import run_ort
 from tests.sim.outages import run_outage
 from tests.sim.schedule import Result, run_seed
 from tests.sim.srt import run_srt
+from tests.sim.standbys import run_standbys
 from tests.sim.strains import run_strain
 
 STRAINED = 0.25
@@ -46,6 +48,8 @@ def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0
         return run_outage(seed, verbose)
     if kind == "devices":
         return run_devices(seed, verbose)
+    if kind == "standbys":
+        return run_standbys(seed, verbose)
     strained = kind == "strained" or (
         not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED
     )
@@ -100,7 +104,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, default=None)
     parser.add_argument(
         "--kind",
-        choices=("", "plain", "strained", "legs", "srt", "ort", "outages", "devices"),
+        choices=("", "plain", "strained", "legs", "srt", "ort", "outages", "devices", "standbys"),
         default="",
         help="of all seeds, not the one that each draws",
     )

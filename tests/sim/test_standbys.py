@@ -1,0 +1,143 @@
+"""Standbys in simulation: what streams and images have to keep, and brokers with one fault each,
+which the checkers have to find.
+
+SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mqttree.broker.persistence.durable_sessions import DurableSessions
+from mqttree.broker.persistence.images import StandbyImage
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.persistence.stream import NEVER, Stream, Target
+from tests.sim.mutants import Mutant
+from tests.sim.standbys import StandbySchedule, run_standbys
+
+SEEDS = int(os.environ.get("SEEDS", "8"))
+FIRST = int(os.environ.get("FIRST", "0"))
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_output_waits_for_standbys_and_images_are_right(seed: int) -> None:
+    assert run_standbys(seed).violations == []
+
+
+def test_schedules_compare_images_and_change_standbys() -> None:
+    schedule = StandbySchedule(1)
+    schedule.run()
+    assert schedule.standbys.compared > 20
+    assert schedule.standbys.synced > 3
+
+
+def waits_for_nobody(patch: Mutant) -> None:
+    """Output waits for the disk alone."""
+    weigh = Stream._weigh
+
+    def wrong(self: Stream) -> None:
+        weigh(self)
+        self.lsn = NEVER
+
+    patch.setattr(Stream, "_weigh", wrong)
+
+
+def takes_one_too_early(patch: Mutant) -> None:
+    """A standby counts although it lacks what was let out before."""
+    weigh = Stream._weigh
+
+    def wrong(self: Stream) -> None:
+        coming, self.coming = self.coming, None
+        weigh(self)
+        self.coming = coming
+
+    patch.setattr(Stream, "_weigh", wrong)
+
+
+def trusts_the_gone(patch: Mutant) -> None:
+    """What is sent to a standby counts as acknowledged."""
+    send = Stream.send
+
+    def wrong(self: Stream, frame: bytes, lsn: int) -> None:
+        send(self, frame, lsn)
+        if self.standby is not None:
+            self._safe = lsn
+            self._weigh()
+
+    patch.setattr(Stream, "send", wrong)
+
+
+def leaves_a_session_out(patch: Mutant) -> None:
+    """The snapshot misses what goes on: a session that is there twice as long."""
+    everything = DurableSessions.everything
+
+    def wrong(self: DurableSessions) -> Iterator[int]:
+        recorders = dict(self.recorders)
+        if len(recorders) > 1:
+            self.recorders.pop(min(recorders))
+        yield from everything(self)
+        self.recorders.update(recorders)
+
+    patch.setattr(DurableSessions, "everything", wrong)
+
+
+def numbers_messages_once(patch: Mutant) -> None:
+    """A stream refers to messages that came before it."""
+    patch.setattr(Journal, "everything", lambda self: self._everything())
+
+
+def skips_a_frame(patch: Mutant) -> None:
+    """The standby says that it has a frame that it has not applied."""
+    apply = StandbyImage.apply
+
+    def wrong(self: StandbyImage, lsn: int, frame: bytes) -> None:
+        if lsn % 50:
+            apply(self, lsn, frame)
+        else:
+            self.lsn = lsn
+
+    patch.setattr(StandbyImage, "apply", wrong)
+
+
+def loses_a_frame(patch: Mutant) -> None:
+    """The owner leaves a frame out."""
+    send = Stream.send
+
+    def wrong(self: Stream, frame: bytes, lsn: int) -> None:
+        if lsn % 50:
+            send(self, frame, lsn)
+
+    patch.setattr(Stream, "send", wrong)
+
+
+def ends_at_once(patch: Mutant) -> None:
+    """The first frame counts as the whole snapshot."""
+    patch.setattr(Target, "may_end", property(lambda self: not self.end and self.lsn > self._first))
+
+
+MUTANTS: list[tuple[Callable[[Mutant], None], str]] = [
+    (waits_for_nobody, "let out"),
+    (takes_one_too_early, "let out"),
+    (trusts_the_gone, "let out"),
+    (leaves_a_session_out, "image"),
+    (numbers_messages_once, "image"),
+    (skips_a_frame, "image"),
+    (loses_a_frame, "image fault"),
+    (ends_at_once, "image"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind"), MUTANTS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_fault_is_found(plant: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        for seed in range(12):
+            if any(found == kind for found, _ in run_standbys(seed).violations):
+                return
+    raise AssertionError(f"no schedule found {plant.__name__}")
