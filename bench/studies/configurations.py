@@ -31,7 +31,8 @@ class Launches:
     wide: how it listens with TLS and WebSocket, too (None: it does not).
     paths: by name, the brokers that messages pass, the publishers' first. `hop`: two of them that
         are one; `leg`, `legout`: a Mosquitto and this one with a leg to it, and the other way
-        round; `legs`: this one between two Mosquittos.
+        round; `legs`: this one between two Mosquittos; `pair`, `standby`: as `hop`, and the second
+        one has no clients; with `standby` it has the journal of the first.
     version: a command that prints its version (empty: there is none).
     """
 
@@ -49,11 +50,14 @@ def mqttree(program: str) -> Launches:
         f"{common} --listen 127.0.0.1:{{port}} --cluster {{pair}} --name {{name}}"
         " --discovery static --seed 127.0.0.1:{peer_port}"
     )
+    replicated = Launch(f"{hop.command} -c {{config}}", "federation: {replicas: 1}\n")
     return Launches(
         Launch(f"{common} --listen 127.0.0.1:{{port}} --discovery off"),
         Launch(configured, _MQTTREE_LISTENERS),
         {
             "hop": (hop, hop),
+            "pair": (hop, hop),
+            "standby": (replicated, replicated),
             "leg": (_NEIGHBOUR, Launch(configured, _MQTTREE_LEG)),
             "legout": (Launch(configured, _MQTTREE_LEG_OUT), _NEIGHBOUR),
             "legs": (_NEIGHBOUR, Launch(configured, _MQTTREE_LEGS), _NEIGHBOUR),

@@ -22,8 +22,8 @@ _SETTLE = 0.5
 @dataclass(frozen=True, slots=True)
 class MixedWork:
     """A load with a name. path: publishers and subscribers are at two brokers, "hop", "leg",
-    "legout" or "legs" (empty: at one); journal: messages are kept on the disk; plain: name of the
-    work that it is a variant of."""
+    "legout" or "legs" (empty: at one), or at the first of two, "pair" or "standby"; journal:
+    messages are kept on the disk; plain: name of the work that it is a variant of."""
 
     name: str
     title: str
@@ -74,6 +74,20 @@ _OVER_PATHS = tuple(
     for work in _PLAIN
     if work.name in ("mix0", "mix1", "mix2", "paced0-1k")
 )
+_PAIRS = {"pair": "two brokers, sessions kept", "standby": "the same, with a standby"}
+_IN_PAIRS = tuple(
+    dataclasses.replace(
+        work,
+        name=f"{work.name}-{path}",
+        title=f"{work.title}, {title}",
+        group="standby",
+        path=path,
+        spec=dataclasses.replace(work.spec, clean=False, settle=2.0),
+    )
+    for path, title in _PAIRS.items()
+    for work in _PLAIN
+    if work.name in ("mix1", "mix1w1", "mix2")
+)
 _VARIANTS: tuple[tuple[str, str, Callable[[MixSpec], MixSpec]], ...] = (
     ("tls", "TLS", lambda spec: dataclasses.replace(spec, transport="tls")),
     ("ws", "WebSocket", lambda spec: dataclasses.replace(spec, transport="ws")),
@@ -95,6 +109,7 @@ WORKS: dict[str, MixedWork] = {
     for work in (
         *_PLAIN,
         *_OVER_PATHS,
+        *_IN_PAIRS,
         *(
             dataclasses.replace(
                 work,
@@ -115,7 +130,7 @@ WORKS: dict[str, MixedWork] = {
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     group: tuple(name for name, work in WORKS.items() if work.group == group)
-    for group in ("mix", "paced", *_PATHS)
+    for group in ("mix", "paced", *_PATHS, "standby")
 }
 GROUPS["variants"] = (
     *_VARIED,
@@ -236,7 +251,7 @@ def _once(work: MixedWork, target: Target, seconds: float, pin: bool) -> Run:
         spec = dataclasses.replace(
             work.spec,
             port=port,
-            subscriber_port=last.port if work.path else None,
+            subscriber_port=last.port if work.path in _PATHS else None,
             trusted=first.trusted,
             seconds=seconds,
             warmup=min(1.0, seconds / 4),
