@@ -86,6 +86,8 @@ class Counted:
     session_takeovers_unexpected: int = 0
     session_takeovers_timed_out: int = 0
     session_takeovers_uncertain: int = 0
+    promotions: int = 0
+    sessions_claimed: int = 0
     sessions_merged: int = 0
     sessions_superseded: int = 0
     sessions_wrong_user: int = 0

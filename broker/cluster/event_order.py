@@ -125,6 +125,8 @@ def member_event_order(parts: ClusterParts) -> EventOrder:
             parts.custody.route_changed,
             # Sessions of a broker are asked for once messages find their path to it.
             parts.takeover.route_changed,
+            # Those of a broker that is gone, its standby has.
+            parts.images.route_changed,
             # A BREAK tells the broker of the new path ahead of the messages that take it,
             parts.gap_recovery.route_changed,
             # then messages of origins that are gone are exchanged,

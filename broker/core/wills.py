@@ -52,7 +52,7 @@ class Wills:
         will = session.will
         if will is None:
             return
-        if session.expiry and _delay(will):
+        if session.expiry and delay_of(will):
             self.wait(session, self._broker.now)
         else:
             self.send(session)
@@ -68,7 +68,7 @@ class Wills:
             self.send(session)
 
         assert session.will is not None
-        when = since + min(_delay(session.will), session.expiry)
+        when = since + min(delay_of(session.will), session.expiry)
         session.will_timer = self._broker.timers.schedule(when, over)
 
     def send(self, session: Session) -> None:
@@ -80,7 +80,7 @@ class Wills:
             return
         broker = self._broker
         if not self.is_restored(session):
-            self._publish(session)
+            self.publish(session)
         elif broker.cluster.barrier.admits(
             broker.now, lambda now: self._send_restored(session, will)
         ):
@@ -93,9 +93,10 @@ class Wills:
         if session.successor or newest is not session:
             _take_will(session)
         else:
-            self._publish(session)
+            self.publish(session)
 
-    def _publish(self, session: Session) -> None:
+    def publish(self, session: Session) -> None:
+        """Publish the will of a session, if it may publish it."""
         broker = self._broker
         will = _take_will(session)
         permissions = session.permissions
@@ -121,7 +122,7 @@ def _take_will(session: Session) -> Will:
     return will
 
 
-def _delay(will: Will) -> int:
+def delay_of(will: Will) -> int:
     """Return the Will Delay Interval of a will (s)."""
     delay: int = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
     return delay

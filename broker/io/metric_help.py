@@ -147,6 +147,8 @@ COUNTER_HELP = {
     "stream_bytes": "Bytes of the journal's frames sent to standbys.",
     "standby_changes": "Standbys that this broker has had, each counted when it had everything.",
     "image_faults": "Images of other brokers that were dropped because frames were wrong.",
+    "promotions": "Images of brokers that could not be reached any more, and were succeeded.",
+    "sessions_claimed": "Sessions of such brokers that were given to others, or ended.",
     "images_dropped": "Images of other brokers that were dropped as they took too much memory.",
     "log_tail_bytes": "Bytes written to the log tail.",
     "log_tail_errors": "Writes to the log tail that failed.",

@@ -9,7 +9,7 @@ from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import vector_of
 from mqttree.broker.core.delivery_queue import RELEASED
-from mqttree.broker.persistence.records import encode_end
+from mqttree.broker.persistence.records import NEW, encode_end
 from mqttree.broker.persistence.session_recorder import SessionRecorder
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class DurableSessions:
         not contain them."""
         # By client id: a session that has ended, and the recorder that has what was in it.
         self._continued: dict[str, tuple[Session, SessionRecorder]] = {}
+        # Sessions that are not durable, and of which the will is recorded.
+        self._wills: dict[Session, SessionRecorder] = {}
         # Sessions of the last minutes, by where their subscriptions begin.
         self._starts: dict[SubscriptionStart, dict[int, None]] = {}
 
@@ -78,6 +80,10 @@ class DurableSessions:
             recorder.disconnected_at = 0
         if not session.expiry:
             self.ended(session, session.conn)
+            if session.will is not None:
+                self.last += 1
+                self._wills[session] = recorder = SessionRecorder(self, session, self.last)
+                recorder.record_attributes(NEW)
         elif recorder is not None and present:
             recorder.record_attributes()
             self.frames.require(session.conn)
@@ -93,6 +99,7 @@ class DurableSessions:
             recorder.disconnected_at = disconnected_at
             recorder.record_attributes()
         else:
+            self._forget_will(session)
             self.last += 1
             recorder = self._adopt(session, self.last)
             recorder.disconnected_at = disconnected_at
@@ -127,7 +134,13 @@ class DurableSessions:
             self.frames.require(source)
             del self.recorders[recorder.number]
             session.recorder = None
+        self._forget_will(session)
         self._forget_continued(session)
+
+    def _forget_will(self, session: Session) -> None:
+        """Record that the will of a session that is not durable is none any more."""
+        if self._wills and (recorder := self._wills.pop(session, None)) is not None:
+            self.frames.record(encode_end(recorder.number))
 
     def _recorder(self, session: Session) -> SessionRecorder | None:
         """Return the recorder of a session, None if it is not durable."""
@@ -166,6 +179,10 @@ class DurableSessions:
 
     def everything(self) -> Iterator[int]:
         """Record all sessions in steps; yields the number of items of each step."""
+        for session in list(self._wills):
+            if (recorder := self._wills.get(session)) is not None:
+                recorder.record_attributes(NEW)
+                yield 1
         for number in list(self.recorders):
             recorder = self.recorders.get(number)
             if recorder is None:

@@ -23,11 +23,12 @@ from mqttree.broker.cluster.link.stream_packets import (
 from mqttree.broker.cluster.sessions.image_states import Action, Input, State, transition
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.records import Cut, JournalError, read_frames
+from mqttree.broker.persistence.succession import Succession
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.delivery.ports import Streamed
-    from mqttree.broker.cluster.events import LinkDown
+    from mqttree.broker.cluster.events import LinkDown, RouteChanged
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.persistence.ports import JournalBroker
 
@@ -96,7 +97,13 @@ class Images:
         self._untold: dict[StandbyImage, None] = {}
         self._posted = 0
         self._posting = False
+        self._succession = Succession(node, cluster, self.valid)
         cluster.directory.watch(STATE, self._entry_changed)
+
+    def valid(self) -> dict[bytes, Image]:
+        """Return the images that are complete, by their owners: of each the newest."""
+        found = sorted(key for key, image in self.images.items() if image.state is State.VALID)
+        return {key[0]: self.images[key].contents for key in found}
 
     # ---------------------------------------------------------------- links
 
@@ -132,6 +139,10 @@ class Images:
                 self._on(image, Input.LINK_LOST)
         if self.stream is not None:
             self.stream.link_down()
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that another broker can be reached, or no longer."""
+        self._succession.route_changed(event)
 
     def _entry_changed(self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool) -> None:
         """Drop the images of a broker that has posted a later standby, or that it has none."""

@@ -8,6 +8,7 @@ itself (`session_recorder`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,11 @@ from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.durable_sessions import DurableSessions
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.message_records import MessageRecords
+from mqttree.broker.persistence.orphaned_wills import OrphanedWills
 from mqttree.broker.persistence.records import (
     LoggedRecord,
     RetainedRecord,
+    encode_end,
     encode_members,
     encode_seen,
 )
@@ -111,6 +114,11 @@ class Journal:
         for number, session in recovery.run():
             disconnected_at = image.sessions[number].head.disconnected_at
             self.sessions.restored(session, number, disconnected_at, recovery.died)
+        wills, alive = OrphanedWills(self.node, self._cluster), recovery.since(image.alive)
+        for number, recorded in image.sessions.items():
+            if not recorded.head.expiry:
+                done = partial(self.frames.record, encode_end(number))
+                wills.add(recorded.head, alive, now, done)
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 

@@ -3,8 +3,6 @@ docs/decisions/0021). Pure."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,32 +12,15 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import decode_vector
-from mqttree.broker.cluster.sessions.message_vectors import ranges_of
-from mqttree.broker.cluster.sessions.session_codec import (
-    IN_FLIGHT,
-    IS_RELEASED,
-    WAITING,
-    Item,
-    SessionState,
-    restore,
-)
-from mqttree.broker.core.delivery_queue import RELEASED
+from mqttree.broker.cluster.sessions.session_codec import restore
 from mqttree.broker.core.memory_limit import will_memory
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.session import NEVER, Session
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.image import Image, RecordedSession
-from mqttree.broker.persistence.records import (
-    CLEAN,
-    HAS_WILL,
-    NAMED,
-    LoggedRecord,
-    RetainedRecord,
-    decode_absorbed,
-    decode_owed,
-)
-from mqttree.broker.persistence.will_record import decode_will
+from mqttree.broker.persistence.recorded_states import read_session
+from mqttree.broker.persistence.records import CLEAN, LoggedRecord, RetainedRecord
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -98,6 +79,8 @@ class Recovery:
         self._retain()
         found = []
         for number, recorded in self.image.sessions.items():
+            if not recorded.head.expiry:
+                continue  # the journal has it for its will
             session = self._session(recorded)
             if session is not None:
                 found.append((number, session))
@@ -250,55 +233,18 @@ class Recovery:
             self.made[number] = message
         return message
 
-    def _items(self, recorded: RecordedSession, shared: dict[bytes, int]) -> Iterable[Item]:
-        for packet_id, sent in recorded.inflight.items():
-            if sent is None:
-                yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
-            elif (message := self._message(sent[0])) is not None:
-                yield Item(
-                    IN_FLIGHT, packet_id, sent[1], sent[2], sent[3], message, shared.get(sent[4])
-                )
-        for number, qos, retain, ids, group in recorded.queue:
-            if (message := self._message(number)) is not None:
-                yield Item(WAITING, 0, qos, retain, ids, message, shared.get(group))
-
     def _session(self, recorded: RecordedSession) -> Session | None:
         node, head = self.node, recorded.head
-        try:
-            client_id, will = (
-                head.client_id.decode(),
-                decode_will(head.will) if head.flags & HAS_WILL else None,
-            )
-            username = head.username.decode() if head.flags & NAMED else None
-            state = SessionState(username, head.expiry, recorded.last, {}, recorded.incoming)
-            state.owner = None if head.owner is None else head.owner.decode()
-            state.created, state.floor = head.ages[0] or head.stamp, head.ages[1]
-            state.before = decode_vector(recorded.start_vector, self.now)
-            delivered = decode_vector(recorded.delivered, self.now)
-            owed = decode_owed(recorded.owed)
-            state.absorbed = decode_absorbed(recorded.absorbed)
-            if (
-                recorded.start_time is not None
-                and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK_S
-            ):
-                state.began, state.open = recorded.start_time.at, set(recorded.start_time.origins)
-            shared: dict[bytes, int] = {}
-            for topic_filter, s in recorded.subscriptions.items():
-                if topic_filter.startswith(b"$share/"):
-                    shared[topic_filter] = len(state.subscriptions)
-                options = s.options
-                subscription = (
-                    topic_filter.decode(),
-                    options & 3,
-                    options & 4 != 0,
-                    options & 8 != 0,
-                    s.identifier,
-                )
-                state.subscriptions.append(subscription)
-        except (WireError, UnicodeDecodeError, IndexError, struct.error):
+        found = read_session(recorded, self._message, self.now)
+        if found is None:
             self.image.skipped += 1
             return None
-        state.items = list(self._items(recorded, shared))
+        client_id, state, will, delivered, owed = found
+        if (
+            recorded.start_time is not None
+            and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK_S
+        ):
+            state.began, state.open = recorded.start_time.at, set(recorded.start_time.origins)
         if (old := node.sessions.get(client_id)) is not None:
             old.will = None
             node.end_session(old, None)
@@ -309,12 +255,12 @@ class Recovery:
             session.permissions = None
         else:
             session.permissions = node.access_control.permissions(
-                username, client_id, session.listener
+                state.username, client_id, session.listener
             )
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
         restore(state, session, node.dispatcher, self.cluster.subscription_starts)
-        self.delivered_ranges.add(session, ranges_of(delivered))
+        self.delivered_ranges.add(session, delivered)
         for key, ranges in owed.items():
             self.owed.setdefault(key, {})[session] = ranges
         session.stamp = head.stamp
@@ -325,10 +271,14 @@ class Recovery:
         node.counters.sessions_loaded += 1
         return session
 
+    def since(self, wall: int) -> float:
+        """Return when the time of day was `wall` (ms), in s, not later than now."""
+        return self.now - max(0, self.wall - wall) / 1000
+
     def _arm(self, session: Session, disconnected_at: int) -> None:
         """Schedule the end of the session and its will. `disconnected_at`: when its connection
         ended (ms since the epoch)."""
-        node, since = self.node, self.now - max(0, self.wall - disconnected_at) / 1000
+        node, since = self.node, self.since(disconnected_at)
         if session.expiry != NEVER:
             session.expiry_timer = node.timers.schedule(
                 since + session.expiry, lambda now: node.session_registry.expire(session)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS
+from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, intersect
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import Verdict
 from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
@@ -447,6 +447,35 @@ class Forwarder(Sender):
             sequence <= feed.kept_top
             or (bool(feed.outstanding) and sequence <= feed.outstanding[-1][1])
         )
+
+    def succeed(self, entry: LogEntry, now: float) -> bool:
+        """Take those messages of an `entry` of a broker that is gone that have not been here, at
+        `now` (s): its standby has them. They go to local subscribers, and over live links. Returns
+        whether there are any."""
+        key, numbers = entry.key, [(entry.sequence, entry.sequence + entry.count - 1)]
+        window = self.vector.get(key)
+        if window is not None:
+            # What was not wanted here, sessions may want that come later.
+            for part in entry.parts(intersect(window.history, numbers)):
+                self.log.append(part, None)
+            numbers = intersect(window.lacks, numbers)
+        for part in entry.parts(numbers):
+            self.accept(key, part.sequence, part.count, now)
+            self.log.append(part, None)
+            if not self._strategy.source_rooted:
+                self.send(part.kept(), part.count, self.node.forwarding, None)
+            choice, feed = part.choice, self.vector[key].feed
+            for number, message in part.messages():
+                message.named(key, number)
+                if message.retain:
+                    self._above.retained_sync.received(message, key, number, now, None)
+                if feed is not None:
+                    self._gap_recovery.put_by(feed, number, message, choice)
+                elif choice is not None:
+                    self._above.sharing.received(message, choice, None, ordinary=True)
+                else:
+                    self.node.dispatcher.publish(message, None, ())
+        return bool(numbers)
 
     # ---------------------------------------------------------------- live links
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, find, intersect, merge, subtract
 from mqttree.broker.cluster.delivery.feed_states import Action, Input, State
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
-from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldBatch, OrderedFeed
+from mqttree.broker.cluster.delivery.ordered_feed import RETRY, HeldBatch, HeldMessage, OrderedFeed
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S, OriginFeeds
 from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
 from mqttree.broker.cluster.delivery.orphans import EARLIER
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
     from mqttree.broker.config.node_config import NodeConfig
+    from mqttree.broker.core.message import Message
+    from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.session import Session
 
 ASK_PAUSE = 0.005
@@ -433,12 +435,38 @@ class GapRecovery:
             s.key in keys and not s.fed and self._orphans.reachable(s) for s in self.feeds.all()
         )
 
+    def can_ask(self, key: bytes) -> bool:
+        """Whether an origin can be reached."""
+        window = self._vector.get(key)
+        return window is not None and not (window.feed is None or self._orphans.is_gone(key))
+
     # ---------------------------------------------------------------- to local subscribers
 
     def hold(self, feed: OrderedFeed, entry: LogEntry) -> None:
         """Hold back the messages of an entry of the log from local subscribers until the feed has
         got so far."""
         self.release.hold(feed, HeldBatch(entry))
+
+    def put_by(
+        self,
+        feed: OrderedFeed,
+        number: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+    ) -> None:
+        """Put a `message` by for local subscribers, if they may lack it. `feed`, `number`: its
+        feed, whose origin is gone, and number there; `choice`: which members of shared
+        subscriptions get it."""
+        late = number <= feed.done
+        if not late or find(feed.outstanding, number, number) >= 0:
+            self.release.put_by(feed, HeldMessage(number, message, choice, late=late))
+
+    def succeed(self, key: bytes, now: float) -> None:
+        """Deliver what there is of the origin `key`, which is gone: nothing more comes."""
+        window = self._vector.get(key)
+        if window is not None and (feed := window.feed) is not None:
+            self.lose(feed)
+            self._set_free(feed, now)
 
     def released(self, feed: OrderedFeed, now: float) -> None:
         """Note that local subscribers have had all messages of a feed that may be delivered."""

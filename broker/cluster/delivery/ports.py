@@ -247,6 +247,9 @@ class StandbyImages(Protocol):
     def link_down(self, event: LinkDown) -> None:
         """Note that a link is gone."""
 
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that another broker can be reached, or no longer."""
+
     @property
     def size(self) -> int:
         """Bytes of the frames of all images."""

@@ -11,7 +11,7 @@ only of origins that are gone (`orphans`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.history import FETCH_TIME, everything_in
@@ -361,6 +361,15 @@ class Resync:
         for link in self.node.forwarding:
             self.send_seen(link)
             link.add_record(ASK_SEEN, b"")
+
+    def succeed(self, entries: Iterable[LogEntry], now: float) -> None:
+        """Take the messages of a broker that is gone (`entries`) at `now` (s): this one is its
+        standby."""
+        keys = [entry.key for entry in entries if self.forwarder.succeed(entry, now)]
+        for key in dict.fromkeys(keys):
+            self._gap_recovery.succeed(key, now)
+        if keys:
+            self.exchange()
 
     def _send_orphans(self, link: Link, seen: Vector, now: float) -> None:
         """Send a neighbour on a live link what it lacks of origins that are gone."""

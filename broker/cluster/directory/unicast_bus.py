@@ -77,7 +77,10 @@ class UnicastBus:
         self._limits = node.limits
         self._directory = directory
         self._report = report
+        self._timers = node.timers
         self._receivers: dict[int, LinkReceiver] = {}
+        # Those that take messages of this broker to itself, too.
+        self._own: dict[int, Receiver] = {}
         # By kind: where the number of the whole is, ahead of that of the piece.
         self._piece_at: dict[int, int] = {}
         # Receiver, sender, kind -> number of the last, was it passed on.
@@ -88,6 +91,7 @@ class UnicastBus:
         """Give messages to this broker of this `kind` (0 to 255) to `receiver`. `pieces`: they come
         in pieces, and at this position the body says in 4 bytes each to which message a piece
         belongs, and which one it is."""
+        self._own[kind] = receiver
         self.receive_over(
             kind, lambda sender, body, now, link: receiver(sender, body, now), pieces=pieces
         )
@@ -102,7 +106,12 @@ class UnicastBus:
 
     def send(self, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = False) -> bool:
         """Send `body` as a message of this `kind` to the broker `broker_id`: `at_once`, or with the
-        next PINGREQ. Returns False if no path to it is known."""
+        next PINGREQ. To this broker itself it comes with the next tick. Returns False if no path to
+        it is known."""
+        own = self._directory.own_id
+        if broker_id == own:
+            self._timers.schedule(0.0, lambda now: self._own[kind](own, body, now))
+            return True
         message = broker_id + self._directory.own_id + bytes((0, kind)) + body
         return self._route(message, at_once=at_once)
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
-    from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.ports import SessionBroker, Succession
     from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
     from mqttree.broker.cluster.sessions.session_contents import SessionContents
 
@@ -123,6 +123,8 @@ class Handover:
         self._number = 0
         self._pinned_entries = pinned_entries
         self._given: dict[str, Given] = {}
+        self.succession: Succession | None = None
+        """Gives away the sessions of brokers that cannot be reached."""
         self._actions: dict[Action, Callable[[Asked, float], None]] = {
             Action.READ_CLIENT: self._read_client,
             Action.SAY_FOREIGN: lambda asked, now: self._answer(asked, FOREIGN),
@@ -267,6 +269,8 @@ class Handover:
         self._ask(asked, now, read=read)
 
     def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
+        if self.succession is not None and self.succession.requested(asked, now):
+            return
         session = self._node.sessions.get(asked.client_id)
         state = self._state(asked.client_id)
         newer = session is not None and self._is_newer(asked, session)

@@ -157,6 +157,7 @@ class PendingTakeover:
         "lsn",
         "parts",
         "published",
+        "rest",
         "seen",
         "session",
         "since",
@@ -193,6 +194,7 @@ class PendingTakeover:
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says
+        self.rest: bytes | None = None  # while origins send what it says that the holder lacks
         self.taken: SessionState | None = None  # as it was decoded
         self.lsn = 0  # of the journal's frame that has the session, when it is complete
         self.why = ""  # why its client gets a new session, for the log

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.cluster.ports import MemberBroker
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.sessions.pending_handover import Asked
     from mqttree.broker.core.connection_registry import ConnectionRegistry
     from mqttree.broker.core.predecessor import Predecessors
 
@@ -22,3 +23,11 @@ class SessionBroker(MemberBroker, Protocol):
     @property
     def connection_registry(self) -> ConnectionRegistry:
         """The connections of this broker."""
+
+
+class Succession(Protocol):
+    """Has the sessions of brokers for which this one is the standby."""
+
+    def requested(self, asked: Asked, now: float) -> bool:
+        """Answer a request (`asked`) at `now` (s), if it is for a session of a broker that cannot
+        be reached; returns whether it is."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import LOGICAL
+from mqttree.broker.cluster.directory.link_state_directory import STANDBY
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
 from mqttree.broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
 
@@ -98,16 +99,34 @@ class PostedSessions:
             self._reporting.count("sessions_unannounced")
 
     def elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
-        """Return the sessions that a client id has at other brokers that can be reached. A broker
-        with a link to here counts as reachable, even while the tree finds another path to it.
-        `away`: also those at brokers that cannot be reached."""
+        """Return the sessions that a client id has at other brokers that can be reached, or whose
+        standbys can be: as theirs. A broker with a link to here counts as reachable, even while the
+        tree finds another path to it. `away`: also those at brokers that cannot be reached."""
         found = [
-            (broker_id, entry)
+            (broker_id if away else self.holder(broker_id), entry)
             for broker_id, entry in entries_of(self._directory.database, client_id)
-            if not entry.flags & GONE and (away or self.lives(broker_id))
+            if not entry.flags & GONE
         ]
-        return found + self._handover.takers(client_id, self.lives)
+        there = [(broker_id, entry) for broker_id, entry in found if broker_id is not None]
+        return there + self._handover.takers(client_id, self.lives)
+
+    def holder(self, broker_id: bytes) -> bytes | None:
+        """Return the broker that has the sessions of `broker_id`: that one, or its standby if it
+        cannot be reached; None: neither can be."""
+        if self.lives(broker_id):
+            return broker_id
+        standby = self.standby_of(broker_id)
+        return standby if self.lives(standby) else None
+
+    def standby_of(self, broker_id: bytes) -> bytes:
+        """Return the id of the broker that has the image of a broker's journal, b"": none has."""
+        return (self._directory.database.entry(broker_id, STANDBY) or b"")[4:]
 
     def lives(self, broker_id: bytes) -> bool:
         """Whether a broker can be reached: over the tree, or over a link to here."""
-        return self._directory.database.reaches(broker_id) or broker_id in self._links
+        directory = self._directory
+        return (
+            directory.database.reaches(broker_id)
+            or broker_id in self._links
+            or broker_id == directory.own_id
+        )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import subtract
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import Vector, decode_vector
@@ -166,6 +165,26 @@ class SessionRestoration:
         pending.start = self._starts.begin()
         pending.published = {key: last_before(key) or 0 for key in self._origins.vector}
 
+    def fetch_missing(self, pending: PendingTakeover, data: bytes, now: float) -> None:
+        """Ask the origins for what the holder of the session that is taken (`pending`) lacked, as
+        the rest says (`data`), ahead of newer messages. `now`: s.
+
+        Raises:
+            WireError: it cannot be read.
+        """
+        session = pending.session
+        seen = decode_vector(data[4 : 4 + int.from_bytes(data[:4], "big")], now)
+        if session is not None:
+            for key, lacks in uncovered(pending.need, pending.seen, seen).items():
+                self._gap_recovery.fetch(session, key, lacks)
+
+    def fetching(self, pending: PendingTakeover) -> tuple[bool, bool]:
+        """Return whether origins have not sent yet what they were asked for, and whether any of
+        these can be reached."""
+        session = pending.session
+        owed = self._delivered_ranges.owed(session) if session is not None else {}
+        return bool(owed), any(map(self._gap_recovery.can_ask, owed))
+
     def offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> None:
         """Offer the session that is taken (`pending`) the messages that came to its holder, and not
         here, since it was encoded (`data`); `now`: s.
@@ -177,7 +196,6 @@ class SessionRestoration:
             return
         end = 4 + int.from_bytes(data[:4], "big")
         seen = decode_vector(data[4:end], now)
-        left = uncovered(pending.need, pending.seen, seen)
         all_up_to, holds = (
             whole(pending.seen, seen),
             self._gap_recovery.holds,
@@ -201,12 +219,6 @@ class SessionRestoration:
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.queue_offline(outgoing, None, tell=False)
-        given = self._history.given(
-            session
-        )  # the holder's log may have messages that it holds back and has not delivered
-        for key, ranges in left.items():
-            if lacks := subtract(ranges, given.get(key, [])):
-                self._gap_recovery.fetch(session, key, lacks)
 
     def undo(self, pending: PendingTakeover) -> None:
         """End the session that was made here; an older one that was added to it is put back."""

@@ -90,6 +90,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.ports import Newcomer
 
+FETCH_S, FETCHING_S = 1.0, 0.005
+"""s for which a client waits at most for messages of origins that its session lacks, and between
+two looks whether they have come."""
 WRITING_S = 0.002
 """s between two checks whether a session that is complete is durable."""
 SETTLE_S = 0.1
@@ -274,7 +277,7 @@ class Takeover:
 
     def _ask(self, pending: PendingTakeover, now: float) -> None:
         """Send the request whose answer this state waits for."""
-        request = REQUESTS.get(pending.state)
+        request = REQUESTS.get(pending.state) if pending.rest is None else None
         written = request != DONE or self._node.journal.has(pending.lsn)
         if request is not None and written:
             whose = digest(pending.handshake.owner)
@@ -333,6 +336,11 @@ class Takeover:
         if self._posted.lives(pending.holder):
             pending.lost_at = 0.0
         elif now >= pending.lost_at + REPAIR_S:
+            standby = self._posted.holder(pending.holder)
+            if standby is not None and pending.hops < MAX_HOPS:
+                pending.elsewhere = standby
+                self._step(pending, Input.MOVED, now)
+                return
             pending.why = "the broker that has its session cannot be reached"
             self._step(pending, Input.SILENT, now)
 
@@ -441,8 +449,7 @@ class Takeover:
         try:
             taken = yield from self._restoration.reading(data, pending.holder)
         except WireError as error:
-            pending.why = f"its session cannot be read: {error.message}"
-            self._step(pending, Input.UNUSABLE, self._node.now)
+            self._unusable(pending, error, self._node.now)
             return
         pending.taken = taken
         foreign = taken.owner != pending.handshake.owner
@@ -476,15 +483,40 @@ class Takeover:
             self._step(pending, Input.SETTLED, now)
 
     def _take_rest(self, pending: PendingTakeover, now: float) -> None:
-        """Offer the session the messages that came to its holder since. If they cannot be read, the
-        client gets a new session."""
+        """Have the origins send what the holder lacks."""
+        pending.rest = pending.parts.take()
         try:
-            self._restoration.offer_rest(pending, pending.parts.take(), now)
+            self._restoration.fetch_missing(pending, pending.rest, now)
         except WireError as error:
-            pending.why = f"its session cannot be read: {error.message}"
-            self._step(pending, Input.UNUSABLE, now)
+            self._unusable(pending, error, now)
+        else:
+            self._fetch(pending, now)
+
+    def _fetch(self, pending: PendingTakeover, now: float) -> None:
+        """Wait for what the origins send, FETCH_S at most; where none of them can be reached, for
+        as long as a repair of the tree takes."""
+        if self._pending.get(pending.client_id) is not pending or pending.state != State.RESTING:
+            return
+        lacks, comes = self._restoration.fetching(pending)
+        if lacks and now < pending.heard + (FETCH_S if comes else 3 * REPAIR_S):
+            self._node.timers.schedule(now + FETCHING_S, lambda at: self._fetch(pending, at))
+        else:
+            self._offer_rest(pending, now)
+
+    def _offer_rest(self, pending: PendingTakeover, now: float) -> None:
+        """Offer the session the messages that came to its holder since, or that origins have sent
+        for it. If they cannot be read, the client gets a new session."""
+        data, pending.rest = pending.rest or b"", None
+        try:
+            self._restoration.offer_rest(pending, data, now)
+        except WireError as error:
+            self._unusable(pending, error, now)
         else:
             self._complete(pending, now)
+
+    def _unusable(self, pending: PendingTakeover, error: WireError, now: float) -> None:
+        pending.why = f"its session cannot be read: {error.message}"
+        self._step(pending, Input.UNUSABLE, now)
 
     # ---------------------------------------------------------------- taking: the end
 

@@ -60,6 +60,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Assignments.route_changed",
         "Custody.route_changed",
         "Takeover.route_changed",
+        "Images.route_changed",
         "GapRecovery.route_changed",
         "Resync.route_changed",
         "AbsentMembers.route_changed",

@@ -242,10 +242,14 @@ def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
     assert quiet.counters.journal_frames == 0  # no durable session needs it
 
 
-def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None:
+@pytest.mark.parametrize("properties", [FOREVER, None], ids=["kept", "clean"])
+def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once(
+    properties: dict[int, Any] | None,
+) -> None:
     world = Durable()
     durable_client(world, "l").subscribe("will", qos=1)
-    durable_client(world, "k", will=Will("will", b"gone", 1, False, None))
+    world.connect("k", properties=properties, will=Will("will", b"gone", 1, False, None))
+    world.connect("left", will=Will("will", b"left", 1, False, None)).disconnect()
     again = world.again(1)
     again.advance(0.1)
     third = again.again(1)
@@ -253,11 +257,14 @@ def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None
     assert durable_client(third, "l").payloads() == [b"gone"]
 
 
-def test_the_will_of_a_client_that_is_back_first_is_not_sent() -> None:
+@pytest.mark.parametrize("properties", [FOREVER, None], ids=["kept", "clean"])
+def test_the_will_of_a_client_that_is_back_first_is_not_sent(
+    properties: dict[int, Any] | None,
+) -> None:
     """Before its broker, which has just started, has looked what is due: neither
     its last will nor its present one is sent."""
     world = Durable(discovery="multicast")
-    durable_client(world, "k", will=Will("will", b"gone", 1, False, None))
+    world.connect("k", properties=properties, will=Will("will", b"gone", 1, False, None))
     again = world.again(1)
     again.node.cluster.barrier._begins_until = again.now + 1.0
     back = again.open()

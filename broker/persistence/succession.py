@@ -1,0 +1,328 @@
+"""Sessions of a broker that cannot be reached go on: its standby has the image of its journal, and
+gives them to the brokers to which their clients come. Pure.
+
+A taker asks the standby as it asks a broker that has a session (`takeover`), and gets the session
+as its broker last recorded it. What was published since for the session, its new broker asks the
+origins for.
+
+    in the image -(TAKE)-> lent -(DONE)-> claimed: in no image any more
+    in the image -(END)-> claimed
+    lent: encoded for one taker; a newer one gets it as well, and then the older one does not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from mqttree.broker.base.sequence_set import merge, subtract
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
+from mqttree.broker.cluster.link.message_batch import age_batch
+from mqttree.broker.cluster.link.origin_keys import split_key
+from mqttree.broker.cluster.link.version_vector import (
+    OriginWindow,
+    Vector,
+    decode_vector,
+    encode_vector,
+)
+from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
+from mqttree.broker.cluster.sessions.message_vectors import ranges_of, vector_of
+from mqttree.broker.cluster.sessions.session_codec import encode_state
+from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, Sending, split
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    COMING,
+    DONE,
+    END,
+    ENDED,
+    FOREIGN,
+    NEWER,
+    NOTHING,
+    REST,
+    SESSION_ANSWER,
+    SESSION_ENDED,
+    SESSION_PART,
+    TAKE,
+    encode_takeover,
+)
+from mqttree.broker.core.message import Message
+from mqttree.broker.core.session_owner import digest
+from mqttree.broker.persistence.orphaned_wills import OrphanedWills
+from mqttree.broker.persistence.recorded_states import ReadSession, read_session
+from mqttree.broker.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.events import RouteChanged
+    from mqttree.broker.cluster.sessions.pending_handover import Asked
+    from mqttree.broker.persistence.image import Image, RecordedSession
+    from mqttree.broker.persistence.ports import JournalBroker
+
+PROMOTION_S = 0.1
+"""s for which a broker cannot be reached before its standby takes its place: most repairs of the
+tree are shorter."""
+
+WILL_WAIT_S = 2.0
+"""s more for which its clients may connect elsewhere before their wills are published."""
+
+
+class Successor:
+    """An image whose owner cannot be reached: nothing changes in it any more but that its sessions
+    go."""
+
+    def __init__(self, image: Image, now: float, wall: int) -> None:
+        """`image`: of the owner's journal; `now`: s; `wall`: the time of day then (ms)."""
+        self.image = image
+        self._now, self._wall = now, wall
+        self.sessions = {
+            recorded.head.client_id: number for number, recorded in image.sessions.items()
+        }
+        """The number of each client's session in the image."""
+        self._offered: Vector | None = None
+
+    def message(self, number: int) -> Message | None:
+        """Return the message with a `number` in the image, None: it is not there."""
+        record = self.image.message(number)
+        if record is None:
+            return None
+        left = (record.expires - self._wall) / 1000
+        message = Message(
+            record.topic,
+            record.payload,
+            record.qos,
+            record.retain,
+            record.properties,
+            self._now + left if record.expires else None,
+            None,
+        )
+        return message.named(*record.name)
+
+    def entries(self, owner: bytes) -> list[LogEntry]:
+        """Return the messages that the broker `owner` published, and that others may lack."""
+        found = []
+        for record in self.image.logged:
+            if split_key(record.key)[0] == owner:
+                with suppress(WireError):
+                    # The log is in the order in which entries came here.
+                    data = age_batch(record.data, max(0, self._wall - record.at))
+                    key, first, count = record.key, record.sequence, record.messages
+                    found.append(restored_batch(key, first, count, data, self._now, whole=True))
+        return sorted(found, key=lambda entry: (entry.key, entry.sequence))
+
+    def offered(self, owner: bytes) -> Vector:
+        """Return which messages had been offered to all sessions of the broker `owner`. Raises
+        MalformedPacket: what was recorded of that cannot be read."""
+        if self._offered is None:
+            seen = decode_vector(b"".join(self.image.seen.values()), self._now)
+            for record in self.image.logged:
+                if split_key(record.key)[0] == owner:
+                    window = seen.setdefault(record.key, OriginWindow(0, self._now))
+                    window.top = max(window.top, record.sequence + record.messages - 1)
+            self._offered = seen
+        return self._offered
+
+
+class Lent:
+    """A session that a taker has asked for."""
+
+    __slots__ = ("at", "client", "data", "number", "owner", "rest", "sending", "stamp", "taker")
+
+    def __init__(self, asked: Asked, owner: bytes, client: bytes, number: int, now: float) -> None:
+        """`asked`: the taker's request; `owner`: the session's broker; `client`: its client id;
+        `number`: of the parts; `now`: s."""
+        self.taker, self.stamp = asked.sender, asked.stamp
+        self.owner, self.client, self.number = owner, client, number
+        self.data = self.rest = b""
+        self.sending = Sending()
+        self.at = now  # s, of the last request
+
+
+class Succession:
+    """Gives away the sessions of brokers that cannot be reached."""
+
+    def __init__(
+        self, node: JournalBroker, cluster: Cluster, images: Callable[[], dict[bytes, Image]]
+    ) -> None:
+        """`node`, `cluster`: this broker; `images`: returns the images that are complete, by the
+        ids of their owners."""
+        self._node = node
+        self._cluster = cluster
+        self._images = images
+        self._lives = cluster.posted_sessions.lives
+        self._successors: dict[bytes, Successor] = {}
+        self._lent: dict[str, Lent] = {}
+        self._number = 0
+        self._wills = OrphanedWills(node, cluster)
+        cluster.handover.succession = self
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Take the place of a broker that cannot be reached any more, if it stays so."""
+        owner = event.broker_id
+        if event.via is None and owner in self._images():
+            self._node.timers.schedule(
+                self._node.now + PROMOTION_S, lambda now: self._promote(owner, now)
+            )
+
+    def _promote(self, owner: bytes, now: float) -> None:
+        self._node.now = now
+        if (image := self._images().get(owner)) is not None:
+            self._successor(owner, image)
+
+    def requested(self, asked: Asked, now: float) -> bool:
+        """Answer a request at `now` (s), if it is for a session of a broker that cannot be reached;
+        returns whether it is."""
+        lent = self._lent.get(asked.client_id)
+        if lent is None or (lent.taker, lent.stamp) != (asked.sender, asked.stamp):
+            found = self._find(asked) if asked.request in (TAKE, END) else None
+            if found is None:
+                return False
+            owner, recorded = found
+            if max(recorded.head.stamp, 0 if lent is None else lent.stamp) > asked.stamp:
+                return self._answer(asked, NEWER)
+            whose = recorded.head.owner
+            if digest(None if whose is None else whose.decode()) != asked.owner:
+                return self._answer(asked, FOREIGN)
+            if asked.request == END:
+                self._claim(owner, recorded.head.client_id)
+                return self._answer(asked, NOTHING)
+            lent = self._lend(asked, owner, recorded, now)
+            if lent is None:
+                return self._answer(asked, NOTHING)
+        lent.at = now
+        if asked.request == TAKE:
+            self._send(asked, lent, lent.data, now)
+        elif asked.request == REST:
+            self._send(asked, lent, lent.rest, now)
+        elif asked.request == DONE:
+            self._claim(lent.owner, lent.client)
+            self._answer(asked, ENDED)
+        return True
+
+    def _find(self, asked: Asked) -> tuple[bytes, RecordedSession] | None:
+        """Return the newest session of a client in the images of brokers that cannot be reached, if
+        it is newer than the one here, and its broker's id."""
+        own = self._node.sessions.get(asked.client_id)
+        client, newest, found = asked.client_id.encode(), 0 if own is None else own.stamp, None
+        for owner, image in self._images().items():
+            if (successor := self._successor(owner, image)) is None:
+                continue
+            recorded = successor.image.sessions.get(successor.sessions.get(client, 0))
+            if (
+                recorded is not None
+                and recorded.head.stamp > newest
+                and not self._has_expired(recorded, successor.image)
+            ):
+                newest, found = recorded.head.stamp, (owner, recorded)
+        return found
+
+    def _has_expired(self, recorded: RecordedSession, image: Image) -> bool:
+        since = recorded.head.disconnected_at or image.alive
+        wall = self._cluster.clock.physical(self._node.now)
+        return since + recorded.head.expiry * 1000 < wall
+
+    def _successor(self, owner: bytes, image: Image) -> Successor | None:
+        """Return what has the `image` of a broker, None while that can be reached."""
+        if self._lives(owner):
+            self._successors.pop(owner, None)
+            return None
+        successor = self._successors.get(owner)
+        if successor is None or successor.image is not image:
+            now = self._node.now
+            wall = self._cluster.clock.physical(now)
+            successor = self._successors[owner] = Successor(image, now, wall)
+            self._node.counters.promotions += 1
+            self._cluster.resync.succeed(successor.entries(owner), now)
+            alive = now - max(0, wall - image.alive) / 1000
+            for recorded in image.sessions.values():
+                self._wills.add(recorded.head, alive, now + WILL_WAIT_S, lambda: None)
+        return successor
+
+    def _lend(
+        self, asked: Asked, owner: bytes, recorded: RecordedSession, now: float
+    ) -> Lent | None:
+        """Encode a session for a taker; None: it cannot be read."""
+        successor = self._successors[owner]
+        read = read_session(recorded, successor.message, now)
+        if read is None:
+            return None
+        self._number = self._number + 1 & 0xFFFFFFFF
+        lent = Lent(asked, owner, recorded.head.client_id, self._number, now)
+        seen = _seen(successor.offered(owner), read)
+        state = read.state
+        state.seen = seen
+        if (start := recorded.start_time) is not None:
+            state.began = self._cluster.subscription_starts.by_our_clock(start.at, owner)
+            state.open = set(start.origins) & state.before.keys()
+        # Of these its broker had got nothing: how much is older than its subscriptions, their
+        # brokers know.
+        for key in self._cluster.origins.vector.keys() - seen.keys():
+            seen[key] = OriginWindow(0, now)
+            if isfinite(state.began):
+                state.before.setdefault(key, OriginWindow(0, now))
+                state.open.add(key)
+        # Its broker has it still, when it is back: it is known by these what came from here.
+        state.given = _given(read)
+        lent.data = encode_state(state, now)
+        vector = encode_vector(seen)
+        lent.rest = len(vector).to_bytes(4, "big") + vector
+        self._lent[asked.client_id] = lent
+        self._forget_later(asked.client_id, lent, now)
+        return lent
+
+    def _send(self, asked: Asked, lent: Lent, data: bytes, now: float) -> None:
+        self._answer(asked, COMING)
+        at = asked.position
+        for part in split(data, lent.number, at, lent.sending.due(asked.request, at, now)):
+            body = encode_takeover(asked.request, lent.stamp, asked.client_id, part)
+            if not self._cluster.bus.send(lent.taker, SESSION_PART, body):
+                lent.sending.refused(at)
+                return
+            at += PART_SIZE
+
+    def _claim(self, owner: bytes, client: bytes) -> None:
+        """Forget a session that another broker has, or that its client has ended."""
+        successor = self._successors.get(owner)
+        if successor is not None and successor.image is self._images().get(owner):
+            number = successor.sessions.pop(client, 0)
+            if successor.image.sessions.pop(number, None) is not None:
+                self._node.counters.sessions_claimed += 1
+
+    def _answer(self, asked: Asked, answer: int) -> bool:
+        kind = SESSION_ENDED if asked.request == END and answer == NOTHING else SESSION_ANSWER
+        body = encode_takeover(answer, asked.stamp, asked.client_id)
+        self._cluster.bus.send(asked.sender, kind, body)
+        return True
+
+    def _forget_later(self, client_id: str, lent: Lent, now: float) -> None:
+        def forget(at: float) -> None:
+            if self._lent.get(client_id) is not lent:
+                return
+            if lent.at + EXPORT_TIME <= at:
+                del self._lent[client_id]
+            else:
+                self._node.timers.schedule(lent.at + EXPORT_TIME, forget)
+
+        self._node.timers.schedule(now + EXPORT_TIME, forget)
+
+
+def _seen(offered: Vector, read: ReadSession) -> Vector:
+    """Return what a session was offered. `offered`: what all sessions of its broker were."""
+    ranges = ranges_of(offered)
+    for key, owed in read.owed.items():
+        ranges[key] = subtract(ranges.get(key, []), owed)
+    had = [*read.delivered.items()]
+    had += [(key, [(1, window.top)]) for key, window in read.state.before.items() if window.top]
+    for key, pairs in had:
+        ranges[key] = merge([*ranges.get(key, ()), *pairs])
+    return vector_of({key: pairs for key, pairs in ranges.items() if pairs})
+
+
+def _given(read: ReadSession) -> dict[bytes, list[tuple[int, int]]]:
+    """Return the numbers of the messages that a session has."""
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    for item in read.state.items:
+        if item.message.origin:
+            number = item.message.sequence
+            found.setdefault(item.message.origin, []).append((number, number))
+    return {key: merge(pairs) for key, pairs in found.items()}
