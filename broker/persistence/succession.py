@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import merge, subtract
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import (
@@ -233,9 +234,11 @@ class Succession:
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
             self._cluster.resync.succeed(successor.entries(owner), now)
-            alive = now - max(0, wall - image.alive) / 1000
-            for recorded in image.sessions.values():
-                self._wills.add(recorded.head, alive, now + WILL_WAIT_S, lambda: None)
+            # A broker that stops has published them.
+            if self._cluster.database.entry(owner, DRAINING) is None:
+                alive = now - max(0, wall - image.alive) / 1000
+                for recorded in image.sessions.values():
+                    self._wills.add(recorded.head, alive, now + WILL_WAIT_S, lambda: None)
         return successor
 
     def _lend(
