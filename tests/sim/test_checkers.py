@@ -379,7 +379,7 @@ def test_client_reports_packets_of_a_faulty_broker(name: str) -> None:
 def rest() -> World:
     """Four brokers that agree: b0 is the root, b1, b2 and b3 are next to it, and their other links
     are blocked."""
-    world = world_of(1, 4)
+    world = world_of(2, 4)
     world.slowest, world.jitter = 0.0001, 0.0  # no way is shorter than the direct one
     for host in world.hosts:
         host.start()
