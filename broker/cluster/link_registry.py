@@ -122,14 +122,8 @@ class LinkRegistry:
             most=MAX_LINK_LINES,
         )
         self._events.dispatch(LinkUp(link, now))
-        self._write_first()
         link.send_ping(now)
         self._settle(now)
-
-    def _write_first(self) -> None:
-        """Have all links written ahead of clients: a broker that is killed in the middle of a turn
-        has sent on what it has acknowledged."""
-        self._host.node.output.first = [link.conn for link in self.links.values()]
 
     # ---------------------------------------------------------------- end
 
@@ -147,7 +141,6 @@ class LinkRegistry:
         self._events.dispatch(
             LinkDown(link, reason, now, was_up=was_up, quiet=quiet, replaced=replaced)
         )
-        self._write_first()
         self._settle(now)
 
     def on_disconnect(self, link: Link, reason: int, now: float) -> None:

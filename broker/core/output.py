@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.core_broker import CoreBroker
@@ -45,7 +44,7 @@ class Sender(CoreBroker, Protocol):
 class Output:
     """The outboxes of one broker that are not empty."""
 
-    __slots__ = ("_broker", "_unheld", "at_end", "dirty", "first", "on_flush")
+    __slots__ = ("_broker", "_unheld", "at_end", "dirty", "on_flush")
 
     def __init__(self, broker: Sender, unheld: deque[Connection]) -> None:
         """`unheld`: publishers that are to go on when what was sent to others is out."""
@@ -54,8 +53,6 @@ class Output:
         self.dirty: list[Connection | DeliveryQueue] = []
         """Whose outbox is not empty; whoever appends to an empty one lists it. Always the same
         list."""
-        self.first: Sequence[Connection] = ()
-        """Whose outbox is handed over ahead of all others."""
         self.at_end: list[Callable[[], None]] = []
         """What is called once, at the end of this turn."""
         self.on_flush: Callable[[Sequence[Connection | DeliveryQueue]], None] | None = None
@@ -96,8 +93,7 @@ class Output:
         dirty = self.dirty
         if self.on_flush is not None:
             self.on_flush(dirty)
-        # `dirty` grows meanwhile: closing a slow consumer may queue wills.
-        for outlet in chain(self.first, dirty):
+        for outlet in dirty:  # it grows meanwhile: closing a slow consumer may queue wills
             outbox = outlet.outbox
             if outbox:
                 conn = outlet.conn

@@ -21,10 +21,8 @@ from mqttree.broker.cluster.link.control_records import (
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Publish
 from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import FAR, Neighbour, bid, lone, message, ping, unharmed
-from tests.kit.node_harness import FakeTransport
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import Host
 from tests.sim.world import World as Network
@@ -115,27 +113,6 @@ def test_a_broker_that_joins_gets_no_older_messages() -> None:
 
 
 # ------------------------------------------------------------------ one node
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_acknowledged_has_been_sent_to_other_brokers(
-    qos: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broker may be killed between two writes of a turn."""
-    world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
-    client = world.connect()
-    written: list[FakeTransport] = []
-    write = FakeTransport.write
-
-    def noted(transport: FakeTransport, data: bytes) -> None:
-        written.append(transport)
-        write(transport, data)
-
-    monkeypatch.setattr(FakeTransport, "write", noted)
-    client.send(Publish("t", b"x", qos, packet_id=1))
-    assert written == [neighbour.transport, client.transport]
 
 
 def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
