@@ -125,7 +125,7 @@ def kept(world: Owned, name: str = "k") -> FakeClient:
     client = world.open(version=4)
     client.send(connect_packet(name, 4, clean=False))
     world.pass_time(1.0)
-    client.send(encode_packet(Subscribe(1, (SubscriptionRequest("a", 1),)), 4))
+    client.send(encode_packet(Subscribe(1, [SubscriptionRequest("a", 1)]), 4))
     world.pass_time(0.2)
     assert [type(packet) for packet in client.take()] == [Connack, Suback]
     return client
