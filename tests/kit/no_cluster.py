@@ -8,6 +8,7 @@ from typing import Any
 
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.ports import LoneNumbers, MessageForwarder
+from tests.kit.core import needs_python
 
 
 def says(answer: Any) -> Any:
@@ -42,6 +43,7 @@ class NoCluster:
     memory = 0
 
     def __init__(self) -> None:
+        needs_python("no class of a test is a compiled forwarder")
         self.forwarder = NoForwarder()
         stamps = count(1)
         self.barrier = NoPart(known=True, admits=says(True), expect=says(False))
