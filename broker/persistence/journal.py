@@ -115,10 +115,8 @@ class Journal:
             disconnected_at = image.sessions[number].head.disconnected_at
             self.sessions.restored(session, number, disconnected_at, recovery.died)
         wills, alive = OrphanedWills(self.node, self._cluster), recovery.since(image.alive)
-        for number, recorded in image.sessions.items():
-            if not recorded.head.expiry:
-                done = partial(self.frames.record, encode_end(number))
-                wills.add(recorded.head, alive, now, done)
+        for head in recovery.wills:
+            wills.add(head, alive, now, partial(self.frames.record, encode_end(head.number)))
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 

@@ -39,8 +39,8 @@ class PersistenceLimits(ClusterLimits, kw_only=True):
     """bytes that a standby has not acknowledged beyond which another one is looked for."""
 
     stream_smallest: int = 8 * 1024 * 1024
-    """bytes that a stream has before it is begun anew: until then the image keeps messages that
-    nobody needs any more."""
+    """bytes that a stream has before it begins again: until then the image keeps messages that are
+    not needed any more."""
 
     images_bytes: int = 1024 * 1024 * 1024
     """bytes of the frames of all images here, if there is no `memory_limit`; else they have a

@@ -16,9 +16,9 @@ from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.records import SessionRecord
-    from mqttree.broker.wire.packets import Will
 
 
 class OrphanedWills:
@@ -38,35 +38,34 @@ class OrphanedWills:
         (s); `then` is called when the will is published, or not to be."""
         with suppress(WireError, UnicodeDecodeError, IndexError, struct.error):
             will = decode_will(record.will)
-            if will is not None:
-                due = since + min(delay_of(will), record.expiry)
-                self._node.timers.schedule(
-                    due, lambda now: self._due(record, heard, will, then, now)
-                )
+            client_id, username = record.client_id.decode(), record.username.decode()
+            if will is None:
+                return
+            session = self._node.session_registry.new(client_id)
+            session.stamp, session.heard, session.will = record.stamp, heard, will
+            session.username = username if record.flags & NAMED else None
+            session.listener = (
+                None if record.listener is None else record.listener.decode(errors="replace")
+            )
+            due = since + min(delay_of(will), record.expiry)
+            self._node.timers.schedule(due, lambda now: self._due(session, then, now))
 
-    def _due(
-        self, record: SessionRecord, heard: float, will: Will, then: Callable[[], None], now: float
-    ) -> None:
+    def _due(self, session: Session, then: Callable[[], None], now: float) -> None:
         def known(at: float) -> None:
-            self._publish(record, heard, will)
+            self._publish(session)
             then()
 
         if self._cluster.barrier.admits(now, known):
             known(now)
 
-    def _publish(self, record: SessionRecord, heard: float, will: Will) -> None:
-        node = self._node
-        client_id = record.client_id.decode()
+    def _publish(self, session: Session) -> None:
+        node, client_id = self._node, session.client_id
         own = node.sessions.get(client_id)
         stamps = [entry.stamp for _, entry in entries_of(self._cluster.database, client_id)]
-        if max([*stamps, 0 if own is None else own.stamp]) > record.stamp:
+        if max([*stamps, 0 if own is None else own.stamp]) > session.stamp:
             return
-        session = node.session_registry.new(client_id)
-        session.stamp, session.heard, session.will = record.stamp, heard, will
-        if record.listener is not None:
+        if session.listener is not None:
             session.permissions = node.access_control.permissions(
-                record.username.decode() if record.flags & NAMED else None,
-                client_id,
-                record.listener.decode(errors="replace"),
+                session.username, client_id, session.listener
             )
         node.wills.publish(session)

@@ -18,6 +18,7 @@ from mqttree.broker.cluster.sessions.session_codec import (
     SessionState,
 )
 from mqttree.broker.core.delivery_queue import RELEASED
+from mqttree.broker.core.message import Message
 from mqttree.broker.persistence.records import (
     HAS_WILL,
     NAMED,
@@ -29,8 +30,8 @@ from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
-    from mqttree.broker.core.message import Message
     from mqttree.broker.persistence.image import RecordedSession
+    from mqttree.broker.persistence.records import MessageRecord
     from mqttree.broker.wire.packets import Will
 
 
@@ -47,11 +48,18 @@ class ReadSession(NamedTuple):
     """What it alone is owed, although its broker has had it."""
 
 
+def message_of(record: MessageRecord, expires_at: float | None) -> Message:
+    """Return the message of a `record`; `expires_at`: s, None: it does not expire."""
+    texts = record.properties, expires_at, None
+    message = Message(record.topic, record.payload, record.qos, record.retain, *texts)
+    return message.named(*record.name)
+
+
 def read_session(
-    recorded: RecordedSession, message_of: Callable[[int], Message | None], now: float
+    recorded: RecordedSession, message: Callable[[int], Message | None], now: float
 ) -> ReadSession | None:
-    """Return the session that is `recorded`, None if it cannot be read. `message_of`: returns the
-    message with a number, None: it is not known; `now`: s."""
+    """Return the session that is `recorded`, None if it cannot be read. `message`: returns the
+    one with a number, None: it is not known; `now`: s."""
     head = recorded.head
     try:
         username = head.username.decode() if head.flags & NAMED else None
@@ -83,13 +91,13 @@ def read_session(
         )
     except (WireError, UnicodeDecodeError, IndexError, struct.error):
         return None
-    state.items = list(_items(recorded, message_of, shared))
+    state.items = list(_items(recorded, message, shared))
     return found
 
 
 def _items(
     recorded: RecordedSession,
-    message_of: Callable[[int], Message | None],
+    message: Callable[[int], Message | None],
     shared: dict[bytes, int],
 ) -> Iterable[Item]:
     waiting = ((0, WAITING, one) for one in recorded.queue)
@@ -97,6 +105,6 @@ def _items(
     for packet_id, place, one in chain(sent, waiting):
         if one is None:
             yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
-        elif (message := message_of(one[0])) is not None:
+        elif (found := message(one[0])) is not None:
             _, qos, retain, ids, group = one
-            yield Item(place, packet_id, qos, retain, ids, message, shared.get(group))
+            yield Item(place, packet_id, qos, retain, ids, found, shared.get(group))

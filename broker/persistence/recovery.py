@@ -19,8 +19,13 @@ from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.session import NEVER, Session
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.image import Image, RecordedSession
-from mqttree.broker.persistence.recorded_states import read_session
-from mqttree.broker.persistence.records import CLEAN, LoggedRecord, RetainedRecord
+from mqttree.broker.persistence.recorded_states import message_of, read_session
+from mqttree.broker.persistence.records import (
+    CLEAN,
+    LoggedRecord,
+    RetainedRecord,
+    SessionRecord,
+)
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -69,6 +74,8 @@ class Recovery:
         self.died = min(self.wall, image.alive + int(BEAT_INTERVAL_S * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
+        self.wills: list[SessionRecord] = []
+        """Of sessions that were recorded for their wills alone."""
         # Origin -> what sessions alone are owed.
         self.owed: dict[bytes, dict[Session, Ranges]] = {}
 
@@ -80,7 +87,8 @@ class Recovery:
         found = []
         for number, recorded in self.image.sessions.items():
             if not recorded.head.expiry:
-                continue  # the journal has it for its will
+                self.wills.append(recorded.head)
+                continue
             session = self._session(recorded)
             if session is not None:
                 found.append((number, session))
@@ -218,19 +226,8 @@ class Recovery:
         """Return a message by its number: one object for all sessions that have it."""
         message = self.made.get(number)
         if message is None and (record := self.image.message(number)) is not None:
-            expires_at = self._expires(record.expires)
-            message = Message(
-                record.topic,
-                record.payload,
-                record.qos,
-                record.retain,
-                record.properties,
-                expires_at,
-                None,
-            )
+            message = self.made[number] = message_of(record, self._expires(record.expires))
             message.number = number
-            message.named(*record.name)
-            self.made[number] = message
         return message
 
     def _session(self, recorded: RecordedSession) -> Session | None:

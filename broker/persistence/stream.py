@@ -2,7 +2,7 @@
 and what waits for the disk waits for that as well (docs/decisions/0062). Pure.
 
 A standby is first sent the whole state, between the other records (a snapshot), then every frame. A
-stream is begun anew when it has grown, so that an image does not keep what nobody needs any more:
+stream begins again when it has grown, so that an image does not keep what is not needed any more:
 with another epoch, at the same standby, which has the older image until the new one is complete.
 """
 

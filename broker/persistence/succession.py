@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import merge, subtract
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
@@ -26,12 +26,11 @@ from mqttree.broker.cluster.link.version_vector import (
     OriginWindow,
     Vector,
     decode_vector,
-    encode_vector,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of, vector_of
+from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.session_codec import encode_state
-from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, Sending, split
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
@@ -41,22 +40,18 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     NEWER,
     NOTHING,
     REST,
-    SESSION_ANSWER,
-    SESSION_ENDED,
-    SESSION_PART,
     TAKE,
-    encode_takeover,
+    encode_rest,
 )
-from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
-from mqttree.broker.persistence.recorded_states import ReadSession, read_session
+from mqttree.broker.persistence.recorded_states import ReadSession, message_of, read_session
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.events import RouteChanged
-    from mqttree.broker.cluster.sessions.pending_handover import Asked
+    from mqttree.broker.core.message import Message
     from mqttree.broker.persistence.image import Image, RecordedSession
     from mqttree.broker.persistence.ports import JournalBroker
 
@@ -88,16 +83,7 @@ class Successor:
         if record is None:
             return None
         left = (record.expires - self._wall) / 1000
-        message = Message(
-            record.topic,
-            record.payload,
-            record.qos,
-            record.retain,
-            record.properties,
-            self._now + left if record.expires else None,
-            None,
-        )
-        return message.named(*record.name)
+        return message_of(record, self._now + left if record.expires else None)
 
     def entries(self, owner: bytes) -> list[LogEntry]:
         """Return the messages that the broker `owner` published, and that others may lack."""
@@ -124,19 +110,14 @@ class Successor:
         return self._offered
 
 
-class Lent:
+class Lent(NamedTuple):
     """A session that a taker has asked for."""
 
-    __slots__ = ("at", "client", "data", "number", "owner", "rest", "sending", "stamp", "taker")
-
-    def __init__(self, asked: Asked, owner: bytes, client: bytes, number: int, now: float) -> None:
-        """`asked`: the taker's request; `owner`: the session's broker; `client`: its client id;
-        `number`: of the parts; `now`: s."""
-        self.taker, self.stamp = asked.sender, asked.stamp
-        self.owner, self.client, self.number = owner, client, number
-        self.data = self.rest = b""
-        self.sending = Sending()
-        self.at = now  # s, of the last request
+    owner: bytes
+    """Id of the session's broker."""
+    client: bytes
+    """Its client id."""
+    export: PendingHandover
 
 
 class Succession:
@@ -155,7 +136,8 @@ class Succession:
         self._lent: dict[str, Lent] = {}
         self._number = 0
         self._wills = OrphanedWills(node, cluster)
-        cluster.handover.succession = self
+        self._handover = cluster.handover
+        self._handover.succession = self
 
     def route_changed(self, event: RouteChanged) -> None:
         """Take the place of a broker that cannot be reached any more, if it stays so."""
@@ -173,32 +155,42 @@ class Succession:
     def requested(self, asked: Asked, now: float) -> bool:
         """Answer a request at `now` (s), if it is for a session of a broker that cannot be reached;
         returns whether it is."""
+        answer = self._handover.answer
         lent = self._lent.get(asked.client_id)
-        if lent is None or (lent.taker, lent.stamp) != (asked.sender, asked.stamp):
+        if lent is None or (lent.export.taker, lent.export.stamp) != (asked.sender, asked.stamp):
             found = self._find(asked) if asked.request in (TAKE, END) else None
             if found is None:
                 return False
             owner, recorded = found
-            if max(recorded.head.stamp, 0 if lent is None else lent.stamp) > asked.stamp:
-                return self._answer(asked, NEWER)
-            whose = recorded.head.owner
-            if digest(None if whose is None else whose.decode()) != asked.owner:
-                return self._answer(asked, FOREIGN)
-            if asked.request == END:
+            newest = recorded.head.stamp if lent is None else lent.export.stamp
+            read = read_session(recorded, self._successors[owner].message, now)
+            if max(newest, recorded.head.stamp) > asked.stamp:
+                answer(asked, NEWER)
+            elif read is None:
+                answer(asked, NOTHING)
+            elif digest(read.state.owner) != asked.owner:
+                answer(asked, FOREIGN)
+            elif asked.request == END:
                 self._claim(owner, recorded.head.client_id)
-                return self._answer(asked, NOTHING)
-            lent = self._lend(asked, owner, recorded, now)
-            if lent is None:
-                return self._answer(asked, NOTHING)
-        lent.at = now
-        if asked.request == TAKE:
-            self._send(asked, lent, lent.data, now)
-        elif asked.request == REST:
-            self._send(asked, lent, lent.rest, now)
-        elif asked.request == DONE:
-            self._claim(lent.owner, lent.client)
-            self._answer(asked, ENDED)
+                answer(asked, NOTHING)
+            else:
+                self._answer(asked, self._lend(asked, owner, recorded, read, now), now)
+        else:
+            self._answer(asked, lent, now)
         return True
+
+    def _answer(self, asked: Asked, lent: Lent, now: float) -> None:
+        """Answer the taker of a session."""
+        handover, export = self._handover, lent.export
+        export.at = now
+        if asked.request == DONE:
+            self._claim(lent.owner, lent.client)
+            handover.answer(asked, ENDED)
+        elif asked.request in (TAKE, REST):
+            data = export.rest if asked.request == REST else export.data
+            handover.answer(asked, COMING)
+            what = asked.client_id, asked.request, data or b"", asked.position
+            handover.send_parts(export, *what, now)
 
     def _find(self, asked: Asked) -> tuple[bytes, RecordedSession] | None:
         """Return the newest session of a client in the images of brokers that cannot be reached, if
@@ -242,16 +234,10 @@ class Succession:
         return successor
 
     def _lend(
-        self, asked: Asked, owner: bytes, recorded: RecordedSession, now: float
-    ) -> Lent | None:
-        """Encode a session for a taker; None: it cannot be read."""
-        successor = self._successors[owner]
-        read = read_session(recorded, successor.message, now)
-        if read is None:
-            return None
-        self._number = self._number + 1 & 0xFFFFFFFF
-        lent = Lent(asked, owner, recorded.head.client_id, self._number, now)
-        seen = _seen(successor.offered(owner), read)
+        self, asked: Asked, owner: bytes, recorded: RecordedSession, read: ReadSession, now: float
+    ) -> Lent:
+        """Encode a session (`read`, as it is `recorded`) for a taker."""
+        seen = _seen(self._successors[owner].offered(owner), read)
         state = read.state
         state.seen = seen
         if (start := recorded.start_time) is not None:
@@ -264,24 +250,14 @@ class Succession:
             if isfinite(state.began):
                 state.before.setdefault(key, OriginWindow(0, now))
                 state.open.add(key)
-        # Its broker has it still, when it is back: it is known by these what came from here.
+        # When its broker is back, it has the session still: what was given away is known by these.
         state.given = _given(read)
-        lent.data = encode_state(state, now)
-        vector = encode_vector(seen)
-        lent.rest = len(vector).to_bytes(4, "big") + vector
-        self._lent[asked.client_id] = lent
+        self._number = self._number + 1 & 0xFFFFFFFF
+        export = PendingHandover(asked, self._number, seen, len(state.items), now)
+        export.data, export.rest = encode_state(state, now), encode_rest(seen)
+        lent = self._lent[asked.client_id] = Lent(owner, recorded.head.client_id, export)
         self._forget_later(asked.client_id, lent, now)
         return lent
-
-    def _send(self, asked: Asked, lent: Lent, data: bytes, now: float) -> None:
-        self._answer(asked, COMING)
-        at = asked.position
-        for part in split(data, lent.number, at, lent.sending.due(asked.request, at, now)):
-            body = encode_takeover(asked.request, lent.stamp, asked.client_id, part)
-            if not self._cluster.bus.send(lent.taker, SESSION_PART, body):
-                lent.sending.refused(at)
-                return
-            at += PART_SIZE
 
     def _claim(self, owner: bytes, client: bytes) -> None:
         """Forget a session that another broker has, or that its client has ended."""
@@ -291,20 +267,14 @@ class Succession:
             if successor.image.sessions.pop(number, None) is not None:
                 self._node.counters.sessions_claimed += 1
 
-    def _answer(self, asked: Asked, answer: int) -> bool:
-        kind = SESSION_ENDED if asked.request == END and answer == NOTHING else SESSION_ANSWER
-        body = encode_takeover(answer, asked.stamp, asked.client_id)
-        self._cluster.bus.send(asked.sender, kind, body)
-        return True
-
     def _forget_later(self, client_id: str, lent: Lent, now: float) -> None:
         def forget(at: float) -> None:
             if self._lent.get(client_id) is not lent:
                 return
-            if lent.at + EXPORT_TIME <= at:
+            if lent.export.at + EXPORT_TIME <= at:
                 del self._lent[client_id]
             else:
-                self._node.timers.schedule(lent.at + EXPORT_TIME, forget)
+                self._node.timers.schedule(lent.export.at + EXPORT_TIME, forget)
 
         self._node.timers.schedule(now + EXPORT_TIME, forget)
 

@@ -55,7 +55,7 @@ class Sink(Protocol):
 
     @property
     def targets(self) -> tuple[object, ...]:
-        """To whom; empty: to nobody."""
+        """To whom; empty: there is no standby."""
 
     @property
     def pending(self) -> int:

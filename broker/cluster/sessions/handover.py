@@ -127,13 +127,13 @@ class Handover:
         """Gives away the sessions of brokers that cannot be reached."""
         self._actions: dict[Action, Callable[[Asked, float], None]] = {
             Action.READ_CLIENT: self._read_client,
-            Action.SAY_FOREIGN: lambda asked, now: self._answer(asked, FOREIGN),
-            Action.SAY_NEWER: lambda asked, now: self._answer(asked, NEWER),
+            Action.SAY_FOREIGN: lambda asked, now: self.answer(asked, FOREIGN),
+            Action.SAY_NEWER: lambda asked, now: self.answer(asked, NEWER),
             Action.SAY_MOVED: self._say_moved,
-            Action.SAY_NOTHING: lambda asked, now: self._answer(asked, NOTHING),
-            Action.SAY_ENDED: lambda asked, now: self._answer(asked, ENDED),
-            Action.SAY_COMING: lambda asked, now: self._answer(asked, COMING),
-            Action.BEGIN_AGAIN: lambda asked, now: self._answer(asked, MOVED, self._own),
+            Action.SAY_NOTHING: lambda asked, now: self.answer(asked, NOTHING),
+            Action.SAY_ENDED: lambda asked, now: self.answer(asked, ENDED),
+            Action.SAY_COMING: lambda asked, now: self.answer(asked, COMING),
+            Action.BEGIN_AGAIN: lambda asked, now: self.answer(asked, MOVED, self._own),
             Action.ENCODE: self._encode,
             Action.SEND_LATER: self._send_later,
             Action.SEND_FIRST: self._send_first,
@@ -370,7 +370,7 @@ class Handover:
             self._ask(asked, at, read=True)
 
         self._predecessors.leave(asked.client_id, read, now)
-        self._answer(asked, COMING)
+        self.answer(asked, COMING)
 
     def _say_moved(self, asked: Asked, now: float) -> None:
         """Name the broker that has the session: the taker has not heard of it yet."""
@@ -382,7 +382,7 @@ class Handover:
         else:
             holder = self._holder(asked, 0) if given is None else given[0]
         assert holder is not None
-        self._answer(asked, MOVED, holder)
+        self.answer(asked, MOVED, holder)
 
     def _give(self, asked: Asked, now: float) -> None:
         node, client_id = self._node, asked.client_id
@@ -395,14 +395,15 @@ class Handover:
         end_quietly(node, session, queued)
         posted = posted_stamp(self._directory.database, asked.sender, client_id) >= asked.stamp
         self._found_after(client_id, LINGER_S if posted else GIVEN_TIME)
-        self._answer(asked, ENDED)
+        self.answer(asked, ENDED)
 
     def _end(self, asked: Asked, now: float) -> None:
         self._drop(asked.client_id)
         self._node.end_session(self._node.sessions[asked.client_id], None)
-        self._answer(asked, NOTHING)
+        self.answer(asked, NOTHING)
 
-    def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
+    def answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
+        """Answer a request (`asked`). `answer`: NOTHING to FOREIGN; `rest`: what follows."""
         ended = asked.request == END and answer == NOTHING
         body = encode_takeover(answer, asked.stamp, asked.client_id, rest)
         self._bus.send(asked.sender, SESSION_ENDED if ended else SESSION_ANSWER, body)
@@ -427,21 +428,21 @@ class Handover:
     def _send_later(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
         export.at, export.awaited = now, True
-        self._answer(asked, COMING)
+        self.answer(asked, COMING)
 
     def _send(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
         export.at = now
         data = export.rest if asked.request == REST else export.data
-        self._answer(asked, COMING)
-        self._send_parts(asked.client_id, asked.request, data or b"", asked.position, now)
+        self.answer(asked, COMING)
+        self.send_parts(export, asked.client_id, asked.request, data or b"", asked.position, now)
 
     def _send_first(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
         if export.awaited:
             export.at = now
             request = MERGE if export.merged else TAKE
-            self._send_parts(asked.client_id, request, export.data or b"", 0, now)
+            self.send_parts(export, asked.client_id, request, export.data or b"", 0, now)
 
     def _send_rest(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
@@ -449,9 +450,17 @@ class Handover:
         self.size += len(export.rest)
         self._send(asked._replace(position=0), now)
 
-    def _send_parts(self, client_id: str, request: int, data: bytes, at: int, now: float) -> None:
-        """Send parts of `data`, from byte `at` on, as many as are due."""
-        export = self._exports[client_id]
+    def send_parts(
+        self,
+        export: PendingHandover,
+        client_id: str,
+        request: int,
+        data: bytes,
+        at: int,
+        now: float,
+    ) -> None:
+        """Send the taker of a session (`export`, of `client_id`) parts of `data`, what is encoded
+        for a `request`, from byte `at` on, as many as are due at `now` (s)."""
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
             body = encode_takeover(request, export.stamp, client_id, part)
             if not self._bus.send(export.taker, SESSION_PART, body):

@@ -194,7 +194,8 @@ class PendingTakeover:
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says
-        self.rest: bytes | None = None  # while origins send what it says that the holder lacks
+        # The numbers and batches of the rest, while origins send what the holder lacks.
+        self.rest: tuple[Vector, bytes] | None = None
         self.taken: SessionState | None = None  # as it was decoded
         self.lsn = 0  # of the journal's frame that has the session, when it is complete
         self.why = ""  # why its client gets a new session, for the log

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.replay_log import wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
-from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
+from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import offered, only_here
 from mqttree.broker.cluster.sessions.session_codec import SessionState, state_of
 from mqttree.broker.cluster.sessions.session_entries import entries_of
 from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME
+from mqttree.broker.cluster.sessions.takeover_messages import encode_rest
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
@@ -106,11 +107,10 @@ class SessionContents:
     def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
         """Return the messages that came to a `session` since it was encoded (`export`), and the
         numbers up to which that is all, as bytes. `now` (s) counts for what expires."""
-        seen = encode_vector(offered(self._origins.vector))
-        parts = [len(seen).to_bytes(4, "big"), seen]
         came = only_here(self._origins.vector, export.seen)
-        found = self._log.those(came, export.began - REPAIR_TIME)
-        for entry in found:
-            for part in wanted_parts(entry, lambda topic: any(session.wanting(topic.decode()))):
-                parts.append(part.data(now))
-        return b"".join(parts)
+        batches = [
+            part.data(now)
+            for entry in self._log.those(came, export.began - REPAIR_TIME)
+            for part in wanted_parts(entry, lambda topic: any(session.wanting(topic.decode())))
+        ]
+        return encode_rest(offered(self._origins.vector), batches)

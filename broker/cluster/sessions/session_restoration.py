@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.message_batch import read_messages
-from mqttree.broker.cluster.link.version_vector import Vector, decode_vector
+from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
     lacking,
     numbered,
@@ -165,16 +165,10 @@ class SessionRestoration:
         pending.start = self._starts.begin()
         pending.published = {key: last_before(key) or 0 for key in self._origins.vector}
 
-    def fetch_missing(self, pending: PendingTakeover, data: bytes, now: float) -> None:
+    def fetch_missing(self, pending: PendingTakeover, seen: Vector) -> None:
         """Ask the origins for what the holder of the session that is taken (`pending`) lacked, as
-        the rest says (`data`), ahead of newer messages. `now`: s.
-
-        Raises:
-            WireError: it cannot be read.
-        """
-        session = pending.session
-        seen = decode_vector(data[4 : 4 + int.from_bytes(data[:4], "big")], now)
-        if session is not None:
+        it says (`seen`), ahead of newer messages."""
+        if (session := pending.session) is not None:
             for key, lacks in uncovered(pending.need, pending.seen, seen).items():
                 self._gap_recovery.fetch(session, key, lacks)
 
@@ -185,24 +179,24 @@ class SessionRestoration:
         owed = self._delivered_ranges.owed(session) if session is not None else {}
         return bool(owed), any(map(self._gap_recovery.can_ask, owed))
 
-    def offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> None:
+    def offer_rest(
+        self, pending: PendingTakeover, seen: Vector, batches: bytes, now: float
+    ) -> None:
         """Offer the session that is taken (`pending`) the messages that came to its holder, and not
-        here, since it was encoded (`data`); `now`: s.
+        here, since it was encoded (`batches`; `seen`: up to where these are all); `now`: s.
 
         Raises:
             WireError: they cannot be read.
         """
         if (session := pending.session) is None:
             return
-        end = 4 + int.from_bytes(data[:4], "big")
-        seen = decode_vector(data[4:end], now)
         all_up_to, holds = (
             whole(pending.seen, seen),
             self._gap_recovery.holds,
         )  # messages behind it are held back here, and will be delivered
         found = {
             (batch.key, n): message
-            for batch, n, message in read_messages(data[end:], now)
+            for batch, n, message in read_messages(batches, now)
             if not batch.passed and (n <= all_up_to.get(batch.key, 0) or not holds(batch.key, n))
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))

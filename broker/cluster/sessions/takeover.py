@@ -67,6 +67,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     SESSION_PART,
     SESSION_REQUEST,
     TAKE,
+    decode_rest,
     decode_takeover,
     encode_takeover,
 )
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
     from mqttree.broker.cluster.sessions.merge import SessionMerge
@@ -484,31 +486,35 @@ class Takeover:
 
     def _take_rest(self, pending: PendingTakeover, now: float) -> None:
         """Have the origins send what the holder lacks."""
-        pending.rest = pending.parts.take()
         try:
-            self._restoration.fetch_missing(pending, pending.rest, now)
+            seen, batches = decode_rest(pending.parts.take(), now)
         except WireError as error:
             self._unusable(pending, error, now)
         else:
+            pending.rest = seen, batches
+            self._restoration.fetch_missing(pending, seen)
             self._fetch(pending, now)
 
     def _fetch(self, pending: PendingTakeover, now: float) -> None:
         """Wait for what the origins send, FETCH_S at most; where none of them can be reached, for
         as long as a repair of the tree takes."""
-        if self._pending.get(pending.client_id) is not pending or pending.state != State.RESTING:
+        rest = pending.rest
+        if self._pending.get(pending.client_id) is not pending or rest is None:
             return
         lacks, comes = self._restoration.fetching(pending)
         if lacks and now < pending.heard + (FETCH_S if comes else 3 * REPAIR_S):
             self._node.timers.schedule(now + FETCHING_S, lambda at: self._fetch(pending, at))
         else:
-            self._offer_rest(pending, now)
+            pending.rest = None
+            self._offer_rest(pending, *rest, now)
 
-    def _offer_rest(self, pending: PendingTakeover, now: float) -> None:
+    def _offer_rest(
+        self, pending: PendingTakeover, seen: Vector, batches: bytes, now: float
+    ) -> None:
         """Offer the session the messages that came to its holder since, or that origins have sent
         for it. If they cannot be read, the client gets a new session."""
-        data, pending.rest = pending.rest or b"", None
         try:
-            self._restoration.offer_rest(pending, data, now)
+            self._restoration.offer_rest(pending, seen, batches, now)
         except WireError as error:
             self._unusable(pending, error, now)
         else:
