@@ -412,7 +412,7 @@ class Takeover:
     def _ask_elsewhere(self, pending: PendingTakeover, now: float) -> None:
         pending.hops += 1
         pending.holder = pending.elsewhere
-        pending.lost_at = 0.0
+        pending.lost_at, pending.rest = 0.0, None
         pending.parts.clear()
         self._drop(pending)
         self._ask(pending, now)

@@ -3,6 +3,7 @@ session_codec.py)."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +19,15 @@ from mqttree.broker.cluster.sessions.session_codec import (
     encode_state,
 )
 from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
 from mqttree.broker.cluster.sessions.takeover import SETTLE_S
 from mqttree.broker.cluster.sessions.takeover_messages import (
     ENDED,
+    MOVED,
     REST,
     SESSION_ANSWER,
     SESSION_PART,
+    SESSION_REQUEST,
     TAKE,
     encode_takeover,
 )
@@ -32,7 +36,7 @@ from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Disconnect, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
-from tests.kit.link_harness import Neighbour, let_through, lone, message, routed
+from tests.kit.link_harness import Neighbour, bid, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -202,6 +206,21 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
     taking.world.advance(1.0)
     assert set(taking.world.session("k").subscriptions) == set(AMONG)
     assert subscribed(taking.world) == len(AMONG)
+
+
+def test_a_session_that_moved_while_origins_send_what_it_lacks_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SessionRestoration, "fetching", lambda *_: (True, True))
+    taking = half_taken()
+    while taking.pull.state is not State.RESTING:
+        taking.step()
+        if taking.pull.state is State.SETTLING:
+            taking.world.advance(SETTLE_S)
+    taking.say(SESSION_PART, REST, WHERE.pack(2, 4, 0) + bytes(4))
+    taking.neighbour.take()
+    taking.say(SESSION_ANSWER, MOVED, bid(101))
+    assert [body[0] for body in taking.neighbour.routed(SESSION_REQUEST)] == [TAKE]
 
 
 def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
