@@ -43,7 +43,7 @@ class HybridClock:
 
     def physical(self, now: float) -> int:
         """Return the time of day in ms since the epoch."""
-        return self._time(now) >> LOGICAL
+        return max(0, int((now + self._offset) * 1000))
 
     def _time(self, now: float) -> int:
         return max(0, int((now + self._offset) * 1000 * (1 << LOGICAL)))

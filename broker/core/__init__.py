@@ -30,8 +30,8 @@ nothing has `ports.NullJournal`.
   connected and which rules hold; `client_registry` closes silent clients (Keep Alive). `sys_topics`
   publishes counters.
 * What a PUBLISH needs on its way: `topic_resolution` and `topic_alias` (aliases from and to a
-  client), `receiver_assignment` (which broker serves a shared subscription), `recorded_stretch`
-  (runs in the journal), `responses` (answers of the broker itself), `reason_string` and
+  client), `receiver_assignment` (which broker serves a shared subscription), `receipts` (who got
+  it, for the journal), `responses` (answers of the broker itself), `reason_string` and
   `capabilities` (MQTT 5). `bridge` detects bridges that close a ring.
 * `route_cache` keeps routes, `wildcard_forms` bounds the filters of a session, `start_point` is
   where a subscription begins. `topic_rates`, `topic_tally` and `traffic_meter` measure traffic.

@@ -113,8 +113,9 @@ class SessionRecorder(Protocol):
         """A message (`outgoing`) that was not in the queue is in flight as `packet_id`. `source`:
         as of `queued`."""
 
-    def sent_run(self, packet_id: int, run: PublishRun) -> None:
-        """A run of messages that were not in the queue is in flight, from `packet_id` on."""
+    def sent_run(self, packet_id: int, run: PublishRun, source: Connection | None) -> None:
+        """A `run` of messages that were not in the queue is in flight, from `packet_id` on.
+        `source`: as of `queued`."""
 
     def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
         """`count` messages of the queue are in flight, from `packet_id` on.
@@ -331,7 +332,7 @@ class DeliveryQueue:
         self.outbox.append(data)
         self.counters.delivered += count
         if self.recorder is not None:
-            self.recorder.sent_run(first, batch)
+            self.recorder.sent_run(first, batch, source)
 
     def deliver_outgoing(self, outgoing: Outgoing, source: Connection | None) -> bool:
         """Send a message (`outgoing`), or queue it. Returns whether it is queued or in flight now:

@@ -475,8 +475,6 @@ class Dispatcher:
         `source`: as of `publish`. Not `groups`: shared subscriptions get nothing.
         """
         shared = route.shared if groups else ()
-        if self.node.journal.recording:
-            self.node.journal.run_published(route, batch, source)
         if route.special or shared:
             for message in batch.messages():
                 self.deliver(route, message, source, None, shared)

@@ -42,7 +42,6 @@ class Message:
         "cache",
         "choice",
         "expires_at",
-        "number",
         "origin",
         "payload",
         "properties",
@@ -57,9 +56,6 @@ class Message:
     choice: ReceiverAssignment
     """Of messages from a link that say who of a shared subscription gets them, and of those that
     were given back; not set on all others."""
-
-    number: int
-    """In the journal; not set on messages that no session keeps."""
 
     stamp: Stamp
     """Of retained messages alone, from when they are published or come from a link; not set on all
@@ -89,6 +85,7 @@ class Message:
         self.sender = sender
         self.cache: dict[int, tuple[bytes, bytes]] | None = None
         self.origin = b""
+        # In the journal a message without a name has a number, too.
         self.sequence = 0
 
     @property

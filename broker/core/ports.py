@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqttree.broker.core.delivery_queue import QueueRoom
+from mqttree.broker.core.receipts import Receipts
 from mqttree.broker.core.session import SettledShares
 
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.core.connection import Arrival, Connection
     from mqttree.broker.core.effects import Dial
-    from mqttree.broker.core.message import Message, Name
-    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.message import Message
     from mqttree.broker.core.retained_index import RetainedVersion
     from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
@@ -104,28 +104,16 @@ class Journal(Protocol):
         got: those with the numbers `ranges`. `since`: when (s) the group became known, None: not
         known."""
 
-    def packets_published(
-        self,
-        packets: bytes,
-        version: int,
-        count: int,
-        deliveries: Sequence[int],
-        source: Connection,
-        name: Name,
-        /,
-    ) -> int:
-        """Record messages at QoS 1 or 2 that durable sessions have in flight, as the packets that
-        came on the connection `source`. Returns the number of the first one; those of the others
-        follow.
+    @property
+    def receipts(self) -> Receipts:
+        """Takes who gets messages, if it is `recording`."""
 
-        `packets`: whole PUBLISH packets with one first byte, of MQTT `version`, `count` of them;
-        `deliveries`: who has one of them in flight: its place << 48 | number of the session << 16 |
-        packet identifier; `name`: of the first message, which the others follow.
-        """
-
-    def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
-        """Number a run (`batch`) of messages before the durable sessions of its `route` get them;
-        `source`: their publisher."""
+    def published(
+        self, first: int, count: int, packets: bytes, version: int, source: Connection, /
+    ) -> None:
+        """Record `packets` that no other broker gets, if a durable session got one of them: `count`
+        at one QoS, of MQTT `version`, which came on the connection `source`. `first`: the number of
+        the first one (`LoneNumbers`)."""
 
     def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Hold output of `conn` back until the records that it depends on are durable; empties
@@ -159,6 +147,7 @@ class NullJournal:
     lsn = 0
     durable_lsn = 0
     pending = 0
+    receipts = Receipts(lambda origin, first, items: None)
 
     def due_lsn(self) -> int:
         """Return 0: there are no frames."""
@@ -210,12 +199,14 @@ class NullJournal:
     def shared_covered(self, *covered: object) -> None:
         """Drop which messages a group got."""
 
-    def packets_published(self, *published: object) -> int:
-        """Return 0: messages that were published need no numbers."""
-        return 0
+    def published(self, *published: object) -> None:
+        """Drop what was published here."""
 
-    def run_published(self, *published: object) -> None:
-        """Drop a run: its messages need no numbers."""
+    def arriving(self, entry: object) -> None:
+        """Drop that a batch is to be delivered."""
+
+    def arrived(self, entry: object, source: object) -> None:
+        """Drop that a batch was delivered."""
 
     def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Send the `outbox` of `conn` at once; empties it. `source`: as of `Connection.flush`."""

@@ -30,7 +30,6 @@ class PublishRun:
         "_sender",
         "count",
         "data",
-        "number",
         "origin",
         "payload",
         "properties",
@@ -66,7 +65,6 @@ class PublishRun:
         self.payload = payload
         self.size = size
         self.count = len(data) // size
-        self.number = 0  # of the first message in the journal, once a session keeps them
         self.origin = b""  # name of the first message, as of `Message`
         self.sequence = 0
         self._forms: dict[int, PublishRun] | None = None
@@ -106,7 +104,6 @@ class PublishRun:
             size,
             self._sender,
         )
-        form.number = self.number
         form.origin, form.sequence = self.origin, self.sequence
         forms[five << 2 | qos] = form
         return form
@@ -125,7 +122,6 @@ class PublishRun:
             self.size,
             self._sender,
         )
-        part.number = self.number and self.number + low
         part.origin, part.sequence = self.origin, self.sequence + low
         return part
 
@@ -151,8 +147,6 @@ class PublishRun:
                 )
                 # A receiver of the same version gets the very bytes but for the packet identifier.
                 message.cache = {cached: (head, data[at + start + 2 : at + size])}
-                if self.number:
-                    message.number = self.number + len(found)
                 message.named(self.origin, self.sequence + len(found))
                 found.append(message)
         return found

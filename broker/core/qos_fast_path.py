@@ -15,7 +15,6 @@ from mqttree.broker.core.delivery_queue import RELEASED, Flight, Outgoing
 from mqttree.broker.core.message import Message, Name
 from mqttree.broker.core.publish import first_route
 from mqttree.broker.core.publish_run import LARGEST, MAX_RUN_PACKETS, PublishRun
-from mqttree.broker.core.recorded_stretch import RecordedStretch
 from mqttree.broker.core.session import Session, SharedOutgoing
 from mqttree.broker.wire.properties import (
     EXPIRY,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.client import Client
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import OutgoingBatch
+    from mqttree.broker.core.receipts import Receipts
     from mqttree.broker.core.route import Route
 
 ACKNOWLEDGED: Final = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
@@ -79,8 +79,8 @@ looked at again."""
 
 STRETCH: Final = 1024
 STRETCH_BYTES: Final = 65_536
-"""Packets of different sizes, and their bytes, that `OutgoingBatch.add` gets in one piece, at most:
-they fit into one batch."""
+"""Packets, and the bytes of those of different sizes, that are taken in one piece, at most: they
+fit into one batch."""
 
 
 def acknowledgements(client: Client, first: int, data: bytes, position: int, size: int) -> int:
@@ -268,7 +268,7 @@ def _publish_mixed(
     first, begun, five = data[position], position, client.version == 5
     qos, incoming = first >> 1 & 3, client.session.incoming
     conn, routes, most = client.conn, client.routes, client.most_incoming
-    stretch = RecordedStretch(client, data) if client.node.journal.recording else None
+    receipts = client.node.journal.receipts if client.node.journal.recording else None
     # So much fits into one batch. A chunk in which packets may be too large goes one by one.
     limit = min(len(data), position + STRETCH_BYTES) if len(data) <= conn.max_packet_size else 0
     answers: list[bytes] = []
@@ -303,9 +303,9 @@ def _publish_mixed(
         if qos == 2:
             incoming.add(packet_id)
         tail = data[start + 2 : end]
-        if targets and (special or stretch is not None):
+        if targets and (special or receipts is not None):
             expiring = special and data.startswith(EXPIRY, payload - section)
-            _send(client, targets, prefix, tail, position, end, expiring, stretch, origin, number)
+            _send(client, targets, prefix, tail, expiring, receipts, origin, number)
         else:
             for receiver in targets:
                 if not send_on(receiver, prefix, tail, origin, number):
@@ -327,7 +327,7 @@ def _publish_mixed(
         batch.add(along, begin, position, len(answers) - before, qos)
     if client.tally is not None and answers:
         client.tally.add_packets(data, begun, position, len(answers), taken)
-    _acknowledge(client, stretch, qos, answers)
+    _acknowledge(client, answers, number - len(answers), data, begun, position)
     return position
 
 
@@ -336,25 +336,27 @@ def _send(
     receivers: tuple[Session, ...],
     head: bytes,
     tail: bytes,
-    begin: int,
-    end: int,
     expiring: bool,
-    stretch: RecordedStretch | None,
+    receipts: Receipts | None,
     origin: bytes,
     sequence: int,
 ) -> None:
     """Send a packet to receivers that get it as it is, also if it has to be recorded.
 
-    `client`: the publisher; `receivers`: who gets it; `head`, `tail`: as of `send_on`; `begin`,
-    `end`: where it is in the chunk; `expiring`: whether its properties begin with its expiry;
-    `stretch`: the packets before it that are not recorded yet; `origin`, `sequence`: the message's
-    name.
+    `client`: the publisher; `receivers`: who gets it; `head`, `tail`: as of `send_on`; `expiring`:
+    whether its properties begin with its expiry; `receipts`: of the journal, if there is one;
+    `origin`, `sequence`: the message's name.
     """
     if expiring:
         message = _message(client, head, tail).named(origin, sequence)
-        send_expiring(receivers, head, tail, message, stretch, client.conn)
-    elif stretch is not None and _recorded(receivers):
-        _send_recorded(stretch, receivers, head, tail, begin, end, (origin, sequence))
+        send_expiring(receivers, head, tail, message, client.conn)
+    elif receipts is not None:
+        gate = client.node.journal.lsn + 1 if head[0] & QOS_2 else 0
+        behind = send_recorded(receipts, receivers, head, tail, origin, sequence, gate)
+        if behind:
+            message = _message(client, head, tail).named(origin, sequence)
+            for receiver in receivers[-behind:]:
+                receiver.deliver(message, message.qos, False, b"", client.conn)
     else:
         for receiver in receivers:
             if not send_on(receiver, head, tail, origin, sequence):
@@ -408,6 +410,9 @@ def _publish_equal(
             after = position + len(run.data)
             client.node.dispatcher.batch(route, run, client.conn)
             batch.add(route, position, after, run.count, run.qos)
+            journal = client.node.journal
+            if journal.recording and not client.node.federated:
+                journal.published(run.sequence, run.count, run.data, client.version, client.conn)
             return after
     return _publish_singly(client, route, data, position, start, payload, end, size, batch)
 
@@ -443,9 +448,7 @@ def _publish_singly(
     targets = (route.raw5 if section else route.raw4) if route.granted >= qos else None
     expiring = sound[:1] == EXPIRY
     origin, number = batch.origin, batch.next_number()
-    stretch: RecordedStretch | None = None
-    if targets is not None and node.journal.recording and _recorded(targets):
-        stretch = RecordedStretch(client, data)
+    receipts = node.journal.receipts if node.journal.recording else None
     answers: list[bytes] = []
     while end <= len(data) and data.startswith(prefix, position) and not conn.state.held:
         packet_id = data[start] << 8 | data[start + 1]
@@ -463,64 +466,48 @@ def _publish_singly(
         if targets is None:
             _deliver(client, route, _message(client, prefix, tail).named(origin, place), batch)
         else:
-            _send(client, targets, prefix, tail, position, end, expiring, stretch, origin, place)
+            _send(client, targets, prefix, tail, expiring, receipts, origin, place)
         answers.append(PACKET_IDS[packet_id])
         position, behind = end, behind + packet
         start, payload, end = start + packet, payload + packet, end + packet
-        if alone:
+        if alone or len(answers) == STRETCH:
             break
     if answers:
         if not route.elsewhere:
             batch.add(route, begin, position, len(answers), qos)
         if client.tally is not None:
             client.tally.add(topic_of(prefix), len(answers))
-    _acknowledge(client, stretch, qos, answers)
+    _acknowledge(client, answers, number, data, begin, position)
     return position
 
 
-def _recorded(sessions: tuple[Session, ...]) -> bool:
-    """Whether one of the sessions is in the journal."""
-    if len(sessions) == 1:  # as with most messages
-        return sessions[0].recorder is not None
-    return any(session.recorder is not None for session in sessions)
-
-
-def _send_recorded(
-    stretch: RecordedStretch,
+def send_recorded(
+    receipts: Receipts,
     receivers: tuple[Session, ...],
     head: bytes,
     tail: bytes,
-    begin: int,
-    end: int,
-    name: Name,
-) -> None:
-    """Send a packet to sessions of which some are in the journal, and record that.
+    origin: bytes,
+    sequence: int,
+    gate: int,
+) -> int:
+    """Send a packet to sessions, and note that for those in the journal. Returns how many of them,
+    the last ones, have to get it in another way.
 
-    `stretch`: the packets before it that are not recorded yet; `receivers`: who gets it; `head`,
-    `tail`: as of `send_on`; `begin`, `end`: where it is in the chunk; `name`: the message's.
+    `receipts`: takes that; `receivers`: who gets the packet; `head`, `tail`, `origin`, `sequence`:
+    as of `send_on`; `gate`: the frame that will have what is noted, which QoS 2 waits for; 0: none.
     """
-    if begin != stretch.end:
-        stretch.flush()
-        stretch.begin, stretch.name = begin, name
-    deliveries, place = stretch.deliveries, stretch.count << 48
-    before = len(deliveries)
-    behind = 0  # so many receivers are: those from the first one on that did not take it
+    place, left = -1, len(receivers)
     for session in receivers:
-        if behind or not send_on(session, head, tail, name[0], name[1]):
-            behind += 1
-        elif (recorder := session.recorder) is not None:
-            deliveries.append(place | recorder.number << 16 | session.next_packet_id)
-    known = len(deliveries) > before
-    if known:
-        stretch.count += 1
-        stretch.end = end
-    if behind:
-        last = stretch.flush()
-        message = _message(stretch.client, head, tail).named(name[0], name[1])
-        if known:
-            message.number = last
-        for session in receivers[-behind:]:
-            session.deliver(message, message.qos, False, b"", stretch.client.conn)
+        if not send_on(session, head, tail, origin, sequence):
+            return left
+        left -= 1
+        if (recorder := session.recorder) is not None:
+            if place < 0:
+                place = receipts.place(origin, sequence)
+            receipts.items.append(place | recorder.number << 16 | session.next_packet_id)
+            if gate and session.conn is not None:
+                session.conn.gate = gate
+    return 0
 
 
 def send_expiring(
@@ -528,17 +515,13 @@ def send_expiring(
     head: bytes,
     tail: bytes,
     message: Message,
-    stretch: RecordedStretch | None,
     source: Connection,
 ) -> None:
     """Send a `message` that expires to sessions that get it as it came: nothing of its time has
     passed yet. What is in flight is the message, as it is repeated with the time that is left.
 
-    `receivers`: who gets it; `head`, `tail`: as of `send_on`; `stretch`: the packets before it that
-    are not recorded yet; `source`: the publisher's connection.
+    `receivers`: who gets it; `head`, `tail`: as of `send_on`; `source`: the publisher's connection.
     """
-    if stretch is not None:
-        stretch.flush()
     qos, name = message.qos, (message.origin, message.sequence)
     for session in receivers:
         if session.recorder is None and send_on(session, head, tail, name[0], name[1]):
@@ -548,18 +531,21 @@ def send_expiring(
 
 
 def _acknowledge(
-    client: Client, stretch: RecordedStretch | None, qos: int, packet_ids: list[bytes]
+    client: Client, packet_ids: list[bytes], number: int, data: bytes, begin: int, end: int
 ) -> None:
-    """Answer PUBLISH packets of this `qos` that were taken with PUBACK or PUBREC.
+    """Answer PUBLISH packets that were taken with PUBACK or PUBREC, and have them recorded if no
+    other broker gets them.
 
-    `client`: the publisher; `stretch`: those of the packets that are not recorded yet;
-    `packet_ids`: two bytes each, perhaps none.
+    `client`: the publisher; `packet_ids`: two bytes each, perhaps none; `number`: of the first
+    message; `begin`, `end`: where the packets are in `data`.
     """
     if not packet_ids:
         return
-    if stretch is not None:
-        stretch.flush()
-    conn = client.conn
+    conn, node, qos = client.conn, client.node, data[begin] >> 1 & 3
+    journal = node.journal
+    if journal.recording and journal.receipts.number and not node.federated:
+        packets = data[begin:end]
+        journal.published(number, len(packet_ids), packets, client.version, conn)
     if qos == 2 and (recorder := client.session.recorder) is not None:
         recorder.received(b"".join(packet_ids))
     conn.counters.published_acknowledged += len(packet_ids)

@@ -47,7 +47,7 @@ back goes out. A disk that only lags has its publishers held from 64 MiB on; fou
 as a failure.
 
 Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorder`,
-`message_records`, `shared_records`; what becomes of it, `write_ahead_log`, `journal_states`,
+`entries`, `shared_records`; what becomes of it, `write_ahead_log`, `journal_states`,
 `output_gate`, `snapshot`; how it looks as bytes, `records`, `will_record`; what it adds up to,
 `image`; how a broker that starts gets that, `recovery`; messages for members that are away,
 `absent_members`, `log_tail`, `tail_segment`.
@@ -57,6 +57,4 @@ chooses; its states are in `stream_states`. `images` are what this broker has of
 `succession` gives the sessions in them away when their broker has died (docs/decisions/0063), and
 `orphaned_wills` publishes their wills. `recorded_states` reads a session, for both `recovery` and
 `succession`.
-
-`published_record` is the record of runs of PUBLISH as a client sent them.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
-    from mqttree.broker.persistence.message_records import MessageRecords
+    from mqttree.broker.persistence.entries import Entries
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
@@ -32,15 +32,15 @@ class DurableSessions:
         self,
         host: JournalBroker,
         frames: WriteAheadLog,
-        messages: MessageRecords,
+        entries: Entries,
         delivered_ranges: DeliveredRanges,
     ) -> None:
-        """`host`: the broker; `frames`: takes the records; `messages`: takes those of messages;
+        """`host`: the broker; `frames`: takes the records; `entries`: takes those of messages;
         `delivered_ranges`: what sessions have had at other brokers."""
         self._host = host
         self._delivered_ranges = delivered_ranges
         self.frames = frames
-        self.messages = messages
+        self.entries = entries
         self.recorders: dict[int, SessionRecorder] = {}
         self.last = 0
         """The number of the last session."""
@@ -194,10 +194,10 @@ class DurableSessions:
                 if isinstance(sent, tuple):  # the message is to keep its number
                     sent = session.inflight[packet_id] = session.unpacked(sent)
                 if sent is not None and sent is not RELEASED:
-                    self.messages.number_of(sent.message)
+                    self.entries.require(sent.message)
                     yield 1
             for outgoing in list(session.queue):
-                self.messages.number_of(outgoing.message)
+                self.entries.require(outgoing.message)
                 yield 1
             if self.recorders.get(number) is recorder:
                 recorder.record_all()

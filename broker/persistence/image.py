@@ -10,31 +10,32 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.base.broker_id import ID_BYTES
-from mqttree.broker.persistence.published_record import PublishedRecord, decode_published
 from mqttree.broker.persistence.records import (
     NEW,
+    EntryRecord,
+    GotAsRecord,
     JournalError,
     Kind,
-    LoggedRecord,
-    MessageRecord,
-    OutgoingRecord,
     RetainedRecord,
-    RunRecord,
     SessionRecord,
     StartTimeRecord,
     SubscribedRecord,
-    decode_dequeued,
+    decode_got,
+    decode_got_run,
     decode_number,
-    decode_sent_run,
+    decode_sent,
     decode_snapshot_end,
     encode_absorbed,
     encode_acknowledged,
     encode_delivered,
+    encode_got,
     encode_incoming,
     encode_members,
+    encode_origin,
     encode_owed,
     encode_retained,
     encode_seen,
@@ -42,11 +43,19 @@ from mqttree.broker.persistence.records import (
     encode_start_vector,
     read_records,
 )
+from mqttree.broker.wire.errors import WireError
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL, packet_id_at
 
-Waiting = tuple[int, int, bool, bytes, bytes]
-"""A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared
-subscription."""
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.link.message_batch import MessageBatch
+    from mqttree.broker.core.message import Name
+
+AS_PUBLISHED = 0
+"""The QoS of a message that a session has as it was published."""
+
+Waiting = tuple["Name", int, bool, bytes, bytes]
+"""A message of a session: name (without one: b"" and its number here), QoS, RETAIN, subscription
+identifiers, filter of its shared subscription."""
 
 
 class RecordedSession:
@@ -83,16 +92,23 @@ class RecordedSession:
         # The last packet identifier that was used.
         self.last = 0
 
+    def got(self, packet_id: int, waiting: Waiting) -> None:
+        """Add a message; `packet_id`: 0: it is queued."""
+        if packet_id:
+            self.inflight[packet_id] = waiting
+            self.last = packet_id
+        else:
+            self.queue.append(waiting)
+
 
 class Image:
     """The state that a journal describes."""
 
     def __init__(self) -> None:
         self.sessions: dict[int, RecordedSession] = {}
-        self.messages: dict[int, bytes | RunRecord | PublishedRecord] = {}
         # Topic -> body of its record.
         self.retained: dict[bytes, bytes] = {}
-        self.logged: list[LoggedRecord] = []
+        self.entries: list[EntryRecord] = []
         # Id and boot number of an origin -> its part of an encoded vector.
         self.seen: dict[bytes, bytes] = {}
         # Ids of the other brokers that messages are kept for; None: no other broker was ever met.
@@ -103,41 +119,43 @@ class Image:
         self._older_shared = 0
         # The time of day of the last frame (ms).
         self.alive = 0
-        # The highest numbers of a message and of a session.
-        self.numbers = [0, 0]
+        # The highest number of a message without a name.
+        self.local = 0
+        # The highest number of a session.
+        self.last_session = 0
+        # Origins by their indexes in the present segment.
+        self._origins = {0: b""}
         # Bytes of the last snapshot.
         self.size = 0
         # Records that cannot be read.
         self.skipped = 0
-        # Number of `logged` in segments older than the present one.
-        self.older_logged = 0
+        # Number of `entries` in segments older than the present one.
+        self._older_entries = 0
         # Sessions, topics and origins that the present segment has recorded completely; empty in
         # the first segment.
         self._recorded: dict[int, set[Any]] = {}
         # Frames of a segment that starts with a full snapshot, until the end of that is read.
-        self._unconfirmed_frames: list[bytes] | None = None
+        self._unconfirmed_frames: list[tuple[int, bytes]] | None = None
         self._take: dict[int, Callable[[bytes], None]] = {
-            Kind.MESSAGE: self._message,
-            Kind.RUN: self._run,
+            Kind.ORIGIN: self._origin,
+            Kind.ENTRY: self._entry,
             Kind.SESSION: self._session,
             Kind.END: self._end,
             Kind.SUBSCRIBED: self._subscribed,
             Kind.UNSUBSCRIBED: self._unsubscribed,
-            Kind.QUEUED: self._queued,
+            Kind.GOT: self._got,
+            Kind.GOT_AS: self._got_as,
+            Kind.GOT_RUN: self._got_run,
             Kind.SENT: self._sent,
-            Kind.SENT_RUN: self._sent_run,
-            Kind.DEQUEUED: self._dequeued,
             Kind.ACKNOWLEDGED: self._acknowledged,
             Kind.INCOMING: self._incoming,
             Kind.RETAINED: self._retained,
-            Kind.LOGGED: self._logged,
             Kind.SEEN: self._seen,
             Kind.SNAPSHOT_END: self._snapshot_end,
             Kind.SHARED: self.shared.append,
             Kind.START_VECTOR: self._start_vector,
             Kind.START_TIME: self._start_time,
             Kind.DELIVERED: self._delivered,
-            Kind.PUBLISHED: self._published,
             Kind.MEMBERS: self._members,
             Kind.OWED: self._owed,
             Kind.ABSORBED: self._absorbed,
@@ -149,12 +167,13 @@ class Image:
         `full_snapshot`: a write had failed before, so the segment starts with a full snapshot. Its
         frames do not count before the end of that: they change a state that no record has.
         """
-        self.older_logged, self._older_shared = len(self.logged), len(self.shared)
+        self._older_entries, self._older_shared = len(self.entries), len(self.shared)
+        self._origins = {0: b""}
         there = self.sessions or self.retained or self.seen
         self._recorded = (
             {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
         )
-        self._unconfirmed_frames = [] if full_snapshot and (there or self.logged) else None
+        self._unconfirmed_frames = [] if full_snapshot and (there or self.entries) else None
 
     def take(self, wall: int, frame: bytes) -> None:
         """Apply a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it
@@ -165,11 +184,12 @@ class Image:
         records = read_records(frame)
         if self._unconfirmed_frames is not None:
             if all(kind != Kind.SNAPSHOT_END for kind, _ in records):
-                self._unconfirmed_frames.append(frame)
+                self._unconfirmed_frames.append((wall, frame))
                 return
             late, self._unconfirmed_frames = self._unconfirmed_frames, None
-            for before in late:
+            for self.alive, before in late:
                 self._handle(read_records(before))
+            self.alive = wall
         self._handle(records)
 
     def _handle(self, records: list[tuple[int, bytes]]) -> None:
@@ -182,7 +202,7 @@ class Image:
                 )
             try:
                 handler(body)
-            except (struct.error, IndexError, UnicodeDecodeError):
+            except (struct.error, LookupError, UnicodeDecodeError):
                 # The checksum is right, so this is a fault of the broker and not of the disk.
                 self.skipped += 1
 
@@ -203,14 +223,20 @@ class Image:
             yield piece
 
     def _everything(self) -> Iterator[bytes]:
-        written: set[int] = set()
+        indexes: dict[bytes, int] = {b"": 0}
+        names = self.names()
+        for origin in {origin for origin, _ in names} - {b""}:
+            indexes[origin] = len(indexes)
+            yield encode_origin(indexes[origin], origin)
+        for record, batch in self.batches():
+            numbers = range(batch.sequence, batch.sequence + batch.count)
+            if record.logged or any((batch.key, number) in names for number in numbers):
+                yield record.encode()
         for number, recorded in self.sessions.items():
             yield from self._session_records(number, recorded)
-            yield from self._outgoing_records(number, recorded, written)
+            yield from self._got_records(number, recorded, indexes)
         for body in self.retained.values():
             yield encode_retained(body)
-        for record in self.logged:
-            yield record.encode()
         if self.members is not None:
             yield encode_members(self.members)
         yield from map(encode_shared, self.shared)
@@ -231,63 +257,87 @@ class Image:
         if recorded.absorbed:
             yield encode_absorbed(number, recorded.absorbed)
         if recorded.incoming:
-            yield encode_incoming(
-                number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
-            )
+            packet_ids = b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
+            yield encode_incoming(number, packet_ids)
 
-    def _outgoing_records(
-        self, number: int, recorded: RecordedSession, written: set[int]
+    def _got_records(
+        self, number: int, recorded: RecordedSession, indexes: dict[bytes, int]
     ) -> Iterator[bytes]:
         """Yield what a session has queued and in flight. `number`: of the session, `recorded`;
-        `written`: the numbers of messages that were yielded before."""
+        `indexes`: of origins."""
         for packet_id, waiting in [
             *recorded.inflight.items(),
             *((0, waiting) for waiting in recorded.queue),
         ]:
             if waiting is None:
                 yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
-            elif (message := self.message(waiting[0])) is not None:
-                if message.number not in written:
-                    written.add(message.number)
-                    yield message.encode()
-                yield OutgoingRecord(number, packet_id, *waiting).encode()
+                continue
+            (origin, sequence), qos, retain, ids, shared = waiting
+            index = indexes[origin]
+            if qos == AS_PUBLISHED:
+                yield encode_got(index, sequence, [number << 16 | packet_id])
+            else:
+                how = qos, retain, ids, shared
+                yield GotAsRecord(index, sequence, number, packet_id, *how).encode()
 
     # ---------------------------------------------------------------- messages
 
-    def _message(self, body: bytes) -> None:
-        number = int.from_bytes(body[:8], "big")
-        self.messages[number] = body
-        self.numbers[0] = max(self.numbers[0], number)
+    def names(self) -> set[Name]:
+        """Return the names of the messages that sessions have."""
+        return {
+            waiting[0]
+            for recorded in self.sessions.values()
+            for waiting in (*recorded.inflight.values(), *recorded.queue)
+            if waiting is not None
+        }
 
-    def _run(self, body: bytes) -> None:
-        run = RunRecord.decode(body)
-        last = run.number + run.messages - 1
-        self.messages.update(dict.fromkeys(range(run.number, last + 1), run))
-        self.numbers[0] = max(self.numbers[0], last)
+    def batches(self) -> Iterator[tuple[EntryRecord, MessageBatch]]:
+        """Yield the entries that can be read, and their batches."""
+        for record in self.entries:
+            with suppress(WireError):
+                yield record, record.batch()
 
-    def _published(self, body: bytes) -> None:
-        record, deliveries = decode_published(body)
-        number, qos = record.number, record.qos
-        last = number + record.count - 1
-        self.messages.update(dict.fromkeys(range(number, last + 1), record))
-        self.numbers[0] = max(self.numbers[0], last)
-        for place, session, packet_id in deliveries:
-            if (recorded := self.sessions.get(session)) is not None:
-                recorded.inflight[packet_id] = (number + place, qos, False, b"", b"")
-                recorded.last = packet_id
+    def _entry(self, body: bytes) -> None:
+        record = EntryRecord.decode(body)
+        self.entries.append(record if record.at else record._replace(at=self.alive))
 
-    def message(self, number: int) -> MessageRecord | None:
-        """Return a message by its number."""
-        found = self.messages.get(number)
-        if found is None or isinstance(found, bytes):
-            return None if found is None else MessageRecord.decode(found)
-        return found.message(number)
+    def _origin(self, body: bytes) -> None:
+        self._origins[int.from_bytes(body[:2], "big")] = body[2:]
+
+    def _names(self, index: int, first: int, count: int) -> list[Name]:
+        """Return the names of messages of an origin by its index. Raises KeyError: the segment does
+        not say which it is."""
+        origin = self._origins[index]
+        if not origin:
+            self.local = max(self.local, first + count - 1)
+        return [(origin, number) for number in range(first, first + count)]
+
+    def _got(self, body: bytes) -> None:
+        index, first, items = decode_got(body)
+        items = [item for item in items if item[1] in self.sessions]
+        if items:
+            names = self._names(index, first, 1 + max(place for place, _, _ in items))
+            for place, session, packet_id in items:
+                waiting = names[place], AS_PUBLISHED, False, b"", b""
+                self.sessions[session].got(packet_id, waiting)
+
+    def _got_as(self, body: bytes) -> None:
+        r = GotAsRecord.decode(body)
+        if (recorded := self.sessions.get(r.session)) is not None:
+            [name] = self._names(r.origin, r.number, 1)
+            recorded.got(r.packet_id, (name, r.qos, r.retain, r.ids, r.shared))
+
+    def _got_run(self, body: bytes) -> None:
+        index, first, count, session, packet_id = decode_got_run(body)
+        if (recorded := self.sessions.get(session)) is not None:
+            for more, name in enumerate(self._names(index, first, count)):
+                recorded.got(packet_id + more, (name, AS_PUBLISHED, False, b"", b""))
 
     # ---------------------------------------------------------------- sessions
 
     def _session(self, body: bytes) -> None:
         head = SessionRecord.decode(body)
-        self.numbers[1] = max(self.numbers[1], head.number)
+        self.last_session = max(self.last_session, head.number)
         known = self.sessions.get(head.number)
         if head.flags & NEW:
             self.sessions[head.number] = RecordedSession(head)
@@ -334,36 +384,18 @@ class Image:
         if (recorded := self.sessions.get(number)) is not None:
             recorded.absorbed = absorbed
 
-    def _queued(self, body: bytes) -> None:
-        session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
-        if (recorded := self.sessions.get(session)) is not None:
-            recorded.queue.append((number, qos, retain, ids, shared))
-
     def _sent(self, body: bytes) -> None:
-        session, packet_id, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
-        if (recorded := self.sessions.get(session)) is not None:
-            recorded.inflight[packet_id] = (number, qos, retain, ids, shared)
-            recorded.last = packet_id
-
-    def _sent_run(self, body: bytes) -> None:
-        session, packet_id, count, number, qos = decode_sent_run(body)
-        if (recorded := self.sessions.get(session)) is not None:
-            for index in range(count):
-                recorded.inflight[packet_id + index] = (number + index, qos, False, b"", b"")
-            recorded.last = packet_id + count - 1
-
-    def _dequeued(self, body: bytes) -> None:
-        """Messages at the head of the queue with other numbers had expired, or were too large."""
-        session, packet_id, count, number = decode_dequeued(body)
-        if (recorded := self.sessions.get(session)) is None or not any(
-            waiting[0] == number for waiting in recorded.queue
-        ):
+        """Messages at the head of the queue with other names had expired, or were too large."""
+        session, packet_id, count, index, number = decode_sent(body)
+        if (recorded := self.sessions.get(session)) is None:
             return
-        while recorded.queue[0][0] != number:
+        [name] = self._names(index, number, 1)
+        if not any(waiting[0] == name for waiting in recorded.queue):
+            return
+        while recorded.queue[0][0] != name:
             recorded.queue.popleft()
-        for index in range(min(count, len(recorded.queue))):
-            recorded.inflight[packet_id + index] = recorded.queue.popleft()
-        recorded.last = packet_id + count - 1
+        for more in range(min(count, len(recorded.queue))):
+            recorded.got(packet_id + more, recorded.queue.popleft())
 
     def _acknowledged(self, body: bytes) -> None:
         number, packets = decode_number(body)
@@ -386,16 +418,13 @@ class Image:
                 packet_id_at(packet_ids, at) for at in range(0, len(packet_ids), 2)
             )
 
-    # ---------------------------------------------------------------- retained, logged, seen
+    # ---------------------------------------------------------------- retained, seen
 
     def _retained(self, body: bytes) -> None:
         topic = RetainedRecord.topic_of(body)
         self.retained[topic] = body
         if self._recorded:
             self._recorded[Kind.RETAINED].add(topic)
-
-    def _logged(self, body: bytes) -> None:
-        self.logged.append(LoggedRecord.decode(body))
 
     def _seen(self, body: bytes) -> None:
         at = 0
@@ -418,9 +447,9 @@ class Image:
             _keep_only(self.sessions, self._recorded[Kind.SESSION])
             _keep_only(self.retained, self._recorded[Kind.RETAINED])
             _keep_only(self.seen, self._recorded[Kind.SEEN])
-        del self.logged[: self.older_logged]
+        del self.entries[: self._older_entries]
         del self.shared[: self._older_shared]
-        self.older_logged, self._older_shared, self._recorded = 0, 0, {}
+        self._older_entries, self._older_shared, self._recorded = 0, 0, {}
 
 
 def _keep_only(found: dict[Any, Any], recorded: set[Any]) -> None:

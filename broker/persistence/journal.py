@@ -7,7 +7,7 @@ itself (`session_recorder`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -21,11 +21,10 @@ from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.durable_sessions import DurableSessions
+from mqttree.broker.persistence.entries import Entries
 from mqttree.broker.persistence.image import Image
-from mqttree.broker.persistence.message_records import MessageRecords
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
 from mqttree.broker.persistence.records import (
-    LoggedRecord,
     RetainedRecord,
     encode_end,
     encode_members,
@@ -34,19 +33,14 @@ from mqttree.broker.persistence.records import (
 from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S, Recovery
 from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
-from mqttree.broker.wire.publish_header import QOS_2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.sharing.assignment_ledger import Ref
     from mqttree.broker.core.effect_answers import EffectAnswers
-    from mqttree.broker.core.message import Name
-    from mqttree.broker.core.publish_run import PublishRun
+    from mqttree.broker.core.receipts import Receipts
     from mqttree.broker.core.retained_index import RetainedVersion
-    from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
     from mqttree.broker.persistence.absent_members import AbsentMembers
@@ -65,6 +59,10 @@ class Journal:
 
     recording = True
     """As of the port (`mqttree.broker.core.ports`)."""
+    receipts: Receipts
+    """Takes who got messages."""
+    published: Callable[[int, int, bytes, int, Connection], None]
+    """As of the port, without another call."""
 
     def __init__(
         self,
@@ -95,8 +93,10 @@ class Journal:
         )
         if node.config.replicas:
             self.frames.stream = Stream(node, cluster, self.frames)
-        self.messages = MessageRecords(node, self.frames)
-        self.sessions = DurableSessions(node, self.frames, self.messages, self._delivered_ranges)
+        self.entries = Entries(node, self.frames, cluster.origins, cluster.forwarder.lone)
+        self.receipts = self.entries.receipts
+        self.published = self.entries.published
+        self.sessions = DurableSessions(node, self.frames, self.entries, self._delivered_ranges)
         # Origins of which messages came since the last frame, and whether one of them is new.
         self._seen: dict[bytes, None] = {}
         self._met = False
@@ -109,7 +109,7 @@ class Journal:
         `image`: what earlier segments say. `segment`: the number of the new one, the first that is
         free. `segments`, `size`: how many earlier ones there are, and their bytes. `now`: s.
         """
-        self.messages.last, self.sessions.last = image.numbers
+        self.entries.last, self.sessions.last = image.local, image.last_session
         recovery = Recovery(self.node, self._cluster, self._absent_members, image, now)
         for number, session in recovery.run():
             disconnected_at = image.sessions[number].head.disconnected_at
@@ -189,6 +189,8 @@ class Journal:
     def seal(self) -> None:
         """End this turn: its records become a frame."""
         frames = self.frames
+        if self.receipts.number:
+            self.receipts.seal()
         if self._retained:
             versions, self._retained = self._retained, {}
             for version in versions.values():
@@ -199,7 +201,8 @@ class Journal:
                 self.sessions.record_owed(key)
             self._record_seen(self._seen)
             self._seen.clear()
-        frames.seal()
+        if frames.due:
+            frames.seal()
 
     def take_answers(self, answers: EffectAnswers) -> None:
         """Take the answers of the driver that writes the frames."""
@@ -247,39 +250,6 @@ class Journal:
         now."""
         self.sessions.start_changed(start)
 
-    def packets_published(
-        self,
-        packets: bytes,
-        version: int,
-        count: int,
-        deliveries: Sequence[int],
-        source: Connection,
-        name: Name,
-    ) -> int:
-        """Record messages that durable sessions have in flight, as the packets that came; returns
-        the number of the first one. `source` hears of them once that is durable, and so do their
-        receivers at QoS 2.
-
-        `packets`, `version`, `count`, `deliveries`, `name`: as of `encode_published`.
-        """
-        number = self.messages.published(packets, version, count, deliveries, name)
-        if packets[0] & QOS_2:
-            recorders = self.sessions.recorders
-            for session in {delivery >> 16 & 0xFFFFFFFF for delivery in deliveries}:
-                recorders[session].hold_output()
-        self.frames.require(source)
-        return number
-
-    def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
-        """Record a run (`batch`) of messages if a durable session of its `route` gets them;
-        `source`: their publisher."""
-        for delivery in route.deliveries:
-            session = delivery.session
-            if delivery.qos and session.recorder is not None:
-                self.messages.run(batch)
-                self.frames.require(source)
-                return
-
     # ---------------------------------------------------------------- retained messages
 
     def retained_changed(self, version: RetainedVersion) -> None:
@@ -294,10 +264,22 @@ class Journal:
         properties, payload, expires = b"", b"", 0
         if message is not None:
             properties, payload = message.properties, message.payload
-            expires = self.messages.expires(message)
+            expires = self.entries.expires(message)
         head = version.time, version.expires_at_ms, expires, version.sequence, version.qos
         record = RetainedRecord(*head, version.key, version.topic, properties, payload)
         self.frames.record(record.encode())
+
+    # ---------------------------------------------------------------- messages
+
+    def arriving(self, entry: LogEntry) -> None:
+        """Expect a batch that a link has brought: `arrived` follows in this turn."""
+        self.entries.arriving(entry)
+
+    def arrived(self, entry: LogEntry, source: Connection) -> None:
+        """Record a batch that was delivered here, if a durable session got one of its messages.
+        `source`: its link, which waits while the disk is far behind."""
+        if self.entries.arrived(entry):
+            self.frames.require(source)
 
     # ---------------------------------------------------------------- the replay log
 
@@ -307,7 +289,7 @@ class Journal:
         after a restart this broker would not recognise the publisher's repetition, and others would
         take it for another message."""
         frames = self.frames
-        frames.record(self._encoded(entry))
+        self.entries.record(entry, logged=True)
         frames.require(source)
         client = None if source is None else source.owner
         session = client.session if isinstance(client, Client) else None
@@ -316,11 +298,6 @@ class Journal:
             for link in self._cluster.links.values():
                 conn = link.conn
                 conn.gate = frames.lsn + 1
-
-    def _encoded(self, entry: LogEntry) -> bytes:
-        at = self.frames.wall() - round((self.node.now - entry.at) * 1000)
-        head = entry.key, entry.sequence, entry.count
-        return LoggedRecord(*head, max(0, at), entry.kept()).encode()
 
     def origin_seen(self, key: bytes) -> None:
         """Note that a message of another broker has come: after a restart, the messages behind it
@@ -381,7 +358,7 @@ class Journal:
 
     def everything(self) -> Iterator[int]:
         """Begin a snapshot. Returns its plan (`Snapshot`)."""
-        self.messages.segment_begins()
+        self.entries.segment_begins()
         return self._everything()
 
     def _everything(self) -> Iterator[int]:
@@ -405,7 +382,7 @@ class Journal:
             self.members_changed(self._absent_members.expected)
         for number, entry in enumerate(chain.from_iterable(self._log.pieces())):
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
-                self.frames.record(self._encoded(entry))
+                self.entries.record(entry, logged=True)
                 yield 1
             # Messages of other brokers are in their journals.
             elif not number % PASSED:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, intersect
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from mqttree.broker.persistence.records import JournalError, LoggedRecord
+from mqttree.broker.persistence.records import EntryRecord, JournalError
 from mqttree.broker.persistence.tail_segment import (
     Away,
     Found,
@@ -205,7 +205,7 @@ class LogTail:
                 new = True
         if new:
             at = self._wall() - round((node.now - entry.at) * 1000)
-            record = LoggedRecord(entry.key, entry.sequence, entry.count, max(0, at), entry.kept())
+            record = EntryRecord(True, max(0, at), entry.kept())
             self._records.append(record.encode())
             self._pending_size += entry.size
             if self._pending_size >= FRAME_BYTES:
@@ -443,13 +443,11 @@ class LogTail:
             self._damaged(frame, "is damaged")
         return None
 
-    def _entry(self, record: LoggedRecord) -> LogEntry:
+    def _entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was recorded. Raises WireError: a batch that is none."""
         now = self._node.now
         at = min(now, now - (self._wall() - record.at) / 1000)
-        return restored_batch(
-            record.key, record.sequence, record.messages, record.data, at, whole=False
-        )
+        return restored_batch(record.data, at, whole=False)
 
     def _damaged(self, frame: Frame, why: str) -> None:
         self._counters.log_tail_damaged += 1

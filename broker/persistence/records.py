@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
-from mqttree.broker.core.message import NO_NAME, Name
+from mqttree.broker.cluster.link.message_batch import MessageBatch
 from mqttree.broker.core.session import ABSORBED, Absorbed
 
-VERSION = 6
+VERSION = 7
 """Each has its own records; a broker reads the files of its own version."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
@@ -41,6 +41,10 @@ MAX_FRAME = 1 << 31
 packet has 256 MiB at most."""
 
 
+LOCAL: Final = bytes(16)
+"""The origin, in an ENTRY, of messages without a name: their numbers are those of this journal."""
+
+
 class JournalError(ValueError):
     """A journal that cannot be used; the text is one line."""
 
@@ -49,22 +53,22 @@ class Kind:
     """What a record says; its first byte. Plain numbers: to write a member of an enumeration takes
     longer."""
 
-    MESSAGE: Final = 1
-    """A message that sessions refer to by its number."""
-    RUN: Final = 2
-    """Messages of equal topic, size and properties, with consecutive numbers."""
+    ORIGIN: Final = 1
+    """The index by which the records behind it in this segment name an origin."""
+    ENTRY: Final = 2
+    """Messages of one origin with consecutive numbers, as links carry them."""
     SESSION: Final = 3
     """A session without its subscriptions and messages; a new one has none."""
     END: Final = 4
     SUBSCRIBED: Final = 5
     UNSUBSCRIBED: Final = 6
-    QUEUED: Final = 7
-    """A message is in the queue of a session."""
-    SENT: Final = 8
-    """A message is in flight and was not in the queue."""
-    SENT_RUN: Final = 9
+    GOT: Final = 7
+    """Sessions have messages, as they were published: in flight, or in their queue."""
+    GOT_AS: Final = 8
+    """A session has a message in another way."""
+    GOT_RUN: Final = 9
     """Messages with consecutive numbers are in flight, with consecutive packet identifiers."""
-    DEQUEUED: Final = 10
+    SENT: Final = 10
     """The first messages of the queue are in flight, with consecutive packet identifiers."""
     ACKNOWLEDGED: Final = 11
     """The packets that acknowledge: PUBACK, PUBREC and PUBCOMP of messages in flight, PUBREL of
@@ -73,8 +77,6 @@ class Kind:
     """Packet identifiers of QoS 2 messages that the client has sent."""
     RETAINED: Final = 13
     """A write of a retained topic: its message, or its deletion."""
-    LOGGED: Final = 14
-    """Messages published here that other brokers may lack, as links carry them."""
     SEEN: Final = 15
     """Which messages of other brokers have been here."""
     SNAPSHOT_END: Final = 16
@@ -91,9 +93,6 @@ class Kind:
     DELIVERED: Final = 20
     """Which messages a session has had at other brokers, and this one had not when the session
     came: they may arrive still (`delivered_ranges`)."""
-    PUBLISHED: Final = 21
-    """Messages as the PUBLISH packets that a client sent one behind the other, and the sessions
-    that have them in flight (`published_record`)."""
     MEMBERS: Final = 23
     """All other brokers that this one keeps messages for, reachable or not. Its presence says that
     this broker has met another one."""
@@ -105,9 +104,8 @@ class Kind:
     may not know yet."""
 
 
-BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
-"""Kinds that contain messages and nothing else. They may be moved ahead, as other records refer to
-them."""
+BULK = frozenset((Kind.ORIGIN, Kind.ENTRY, Kind.RETAINED))
+"""Kinds that refer to nothing. They may be moved ahead, as other records refer to them."""
 
 
 # ---------------------------------------------------------------- files and frames
@@ -222,7 +220,7 @@ def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
         at += FRAME_SIZE + size
 
 
-_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x16])")
+_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x19])")
 
 
 def frame_within(data: bytes) -> bool:
@@ -269,19 +267,23 @@ def read_records(frame: bytes) -> list[tuple[int, bytes]]:
 
 # ---------------------------------------------------------------- records
 
-_MESSAGE = struct.Struct(">QBQHI16sQ")
-_RUN = struct.Struct(">QBIIIHI16sQ")
 _SESSION = struct.Struct(">IBBdQQHI")
 _AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
-_OUTGOING = struct.Struct(">IHQBIH")
-_SENT_RUN = struct.Struct(">IHHQB")
+_ENTRY = struct.Struct(">BHI")
+_NAMED = struct.Struct(">HHI")
+_DELIVERY = struct.Struct(">HIH")
+_GOT_AS = struct.Struct(">HHIIHBIH")
+_GOT_RUN = struct.Struct(">HHIHIH")
+_SENT = struct.Struct(">IHHHHI")
 # With the record's head, as these are written most often.
-_WHOLE_MESSAGE = struct.Struct(">BIQBQHI16sQ")
+_WHOLE_ENTRY = struct.Struct(">BIBHI")
+_GOT_HEAD = ">BIHHI"
+FEW: Final = 16
+_PACK_GOT = tuple(struct.Struct(f"{_GOT_HEAD}{count}Q").pack for count in range(FEW))
+"""With few items, as most have: the format need not be looked up."""
 _WHOLE_ACKNOWLEDGED = struct.Struct(">BII")
-_DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
-_LOGGED = struct.Struct(">16sQIQ")
 _SNAPSHOT_END = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
 _START_TIME = struct.Struct(">Idd")
@@ -298,82 +300,34 @@ began with Clean Start; has a will; says at which listener it came in; whose it 
 created."""
 
 
-class MessageRecord(NamedTuple):
-    """MESSAGE. `properties`, `name` as in `message.Message`; `expires`: ms since the epoch, 0 for
-    never."""
+class EntryRecord(NamedTuple):
+    """ENTRY. `logged`: other brokers may lack its messages, which were published here; others are
+    for sessions alone. `at`: when they came (ms since the epoch), 0: in the turn of their frame;
+    `data`: the batch, with their expiry relative to that."""
 
-    number: int
-    qos: int
-    retain: bool
-    expires: int
-    topic: bytes
-    properties: bytes
-    payload: bytes
-    name: Name = NO_NAME
-
-    def encode(self) -> bytes:
-        """Return MESSAGE as bytes: the record's head and its body."""
-        flags = self.qos | self.retain << 2
-        texts = self.topic, self.properties, self.payload
-        return encode_message(self.number, flags, self.expires, *texts, *self.name)
-
-    @classmethod
-    def decode(cls, body: bytes) -> MessageRecord:
-        """Decode a body. Raises struct.error."""
-        number, flags, expires, topic, properties, *name = _MESSAGE.unpack_from(body)
-        middle = _MESSAGE.size + topic
-        end = middle + properties
-        return cls(
-            number,
-            flags & 3,
-            flags & 4 != 0,
-            expires,
-            body[_MESSAGE.size : middle],
-            body[middle:end],
-            body[end:],
-            read_name(*name),
-        )
-
-
-class RunRecord(NamedTuple):
-    """RUN: packets of `size` bytes each in `data`, whose payloads begin at `payload`; `number`,
-    `name`: of the first message."""
-
-    number: int
-    qos: int
-    size: int
-    payload: int
-    topic: bytes
-    properties: bytes
+    logged: bool
+    at: int
     data: bytes
-    name: Name = NO_NAME
 
     def encode(self) -> bytes:
-        """Return RUN as bytes: the record's head and its body."""
-        sizes = len(self.data), len(self.topic), len(self.properties)
-        head = _RUN.pack(self.number, self.qos, self.size, self.payload, *sizes, *self.name)
-        return _record(Kind.RUN, head, self.topic, self.properties, self.data)
+        """Return ENTRY as bytes: the record's head and its body."""
+        return encode_entry(*self)
 
     @classmethod
-    def decode(cls, body: bytes) -> RunRecord:
+    def decode(cls, body: bytes) -> EntryRecord:
         """Decode a body. Raises struct.error."""
-        number, qos, size, payload, _, topic, properties, *name = _RUN.unpack_from(body)
-        middle = _RUN.size + topic
-        end = middle + properties
-        texts = body[_RUN.size : middle], body[middle:end], body[end:]
-        return cls(number, qos, size, payload, *texts, read_name(*name))
+        form, high, low = _ENTRY.unpack_from(body)
+        if not 1 <= form <= 2:
+            raise struct.error("ENTRY of an unknown form")
+        return cls(form == 1, high << 32 | low, body[_ENTRY.size :])
 
-    @property
-    def messages(self) -> int:
-        """How many messages the run has."""
-        return len(self.data) // self.size
-
-    def message(self, number: int) -> MessageRecord:
-        """Return the message with a number."""
-        at = (number - self.number) * self.size
-        payload = self.data[at + self.payload : at + self.size]
-        name = nth_name(self.name, number - self.number)
-        return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, payload, name)
+    def batch(self) -> MessageBatch:
+        """Return the batch; its origin is b"" for messages without a name. Raises MalformedPacket:
+        it is none, or truncated."""
+        batch = MessageBatch.read(self.data)
+        if batch.key == LOCAL:
+            batch.key = b""
+        return batch
 
 
 class SessionRecord(NamedTuple):
@@ -472,42 +426,41 @@ class SubscribedRecord(NamedTuple):
         return cls(session, options, identifier, body[_SUBSCRIBED.size :])
 
 
-class OutgoingRecord(NamedTuple):
-    """QUEUED and SENT: message `number` is for a session. `ids`: encoded subscription identifiers;
-    `shared`: the filter of the shared subscription that it comes from, b"" for none; `packet_id`: 0
-    while it waits."""
+class GotAsRecord(NamedTuple):
+    """GOT_AS: a session has the message `number` of an origin. `packet_id`: 0 while it waits;
+    `ids`: encoded Subscription Identifiers; `shared`: the filter of the shared subscription that it
+    comes from, b"" for none."""
 
+    origin: int
+    number: int
     session: int
     packet_id: int
-    number: int
     qos: int
     retain: bool
     ids: bytes
     shared: bytes
 
     def encode(self) -> bytes:
-        """Return QUEUED or SENT as bytes: the record's head and its body."""
-        flags = self.qos | self.retain << 2
-        head = _OUTGOING.pack(
-            self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared)
+        """Return GOT_AS as bytes: the record's head and its body."""
+        head = _GOT_AS.pack(
+            self.origin,
+            self.number >> 32,
+            self.number & 0xFFFFFFFF,
+            self.session,
+            self.packet_id,
+            self.qos | self.retain << 2,
+            len(self.ids),
+            len(self.shared),
         )
-        kind = Kind.SENT if self.packet_id else Kind.QUEUED
-        return _record(kind, head, self.ids, self.shared)
+        return _record(Kind.GOT_AS, head, self.ids, self.shared)
 
     @classmethod
-    def decode(cls, body: bytes) -> OutgoingRecord:
+    def decode(cls, body: bytes) -> GotAsRecord:
         """Decode a body. Raises struct.error."""
-        session, packet_id, number, flags, ids, _ = _OUTGOING.unpack_from(body)
-        end = _OUTGOING.size + ids
-        return cls(
-            session,
-            packet_id,
-            number,
-            flags & 3,
-            flags & 4 != 0,
-            body[_OUTGOING.size : end],
-            body[end:],
-        )
+        origin, high, low, session, packet_id, flags, ids, _ = _GOT_AS.unpack_from(body)
+        number, end = high << 32 | low, _GOT_AS.size + ids
+        how = flags & 3, flags & 4 != 0, body[_GOT_AS.size : end], body[end:]
+        return cls(origin, number, session, packet_id, *how)
 
 
 class RetainedRecord(NamedTuple):
@@ -545,29 +498,6 @@ class RetainedRecord(NamedTuple):
         return body[_RETAINED.size : _RETAINED.size + _RETAINED.unpack_from(body)[6]]
 
 
-class LoggedRecord(NamedTuple):
-    """LOGGED: `messages` messages of the origin `key` (16 bytes) from `sequence` on. `at`: when
-    they came to this broker (ms since the epoch); `data`: the batch, with their expiry relative to
-    that."""
-
-    key: bytes
-    sequence: int
-    messages: int
-    at: int
-    data: bytes
-
-    def encode(self) -> bytes:
-        """Return LOGGED as bytes: the record's head and its body."""
-        head = _LOGGED.pack(self.key, self.sequence, self.messages, self.at)
-        return _record(Kind.LOGGED, head, self.data)
-
-    @classmethod
-    def decode(cls, body: bytes) -> LoggedRecord:
-        """Decode a body. Raises struct.error."""
-        key, sequence, messages, at = _LOGGED.unpack_from(body)
-        return cls(key, sequence, messages, at, body[_LOGGED.size :])
-
-
 def encode_end(session: int) -> bytes:
     """Return END as bytes: the session with this number is over."""
     return _record(Kind.END, _NUMBER.pack(session))
@@ -578,53 +508,38 @@ def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
     return _record(Kind.UNSUBSCRIBED, _NUMBER.pack(session), topic_filter)
 
 
-def encode_message(
-    number: int,
-    flags: int,
-    expires: int,
-    topic: bytes,
-    properties: bytes,
-    payload: bytes,
-    origin: bytes,
-    sequence: int,
-) -> bytes:
-    """Return MESSAGE as bytes: the record's head and its body.
-
-    `number`: of the message; `flags`: its QoS, and 4 if it has RETAIN; `expires`: ms since the
-    epoch, 0 for never; `topic`, `properties`, `payload`: encoded, without their lengths; `origin`,
-    `sequence`: its name.
-    """
-    sizes = len(topic), len(properties)
-    size = _MESSAGE.size + sizes[0] + sizes[1] + len(payload)
-    head = _WHOLE_MESSAGE.pack(Kind.MESSAGE, size, number, flags, expires, *sizes, origin, sequence)
-    return b"%b%b%b%b" % (head, topic, properties, payload)
+def encode_entry(logged: bool, at: int, data: bytes) -> bytes:
+    """Return ENTRY. `logged`, `at`, `data`: as of `EntryRecord`."""
+    size, form = _ENTRY.size + len(data), 1 if logged else 2
+    return _WHOLE_ENTRY.pack(Kind.ENTRY, size, form, at >> 32, at & 0xFFFFFFFF) + data
 
 
-def read_name(origin: bytes, sequence: int) -> Name:
-    """Return the name of a message as a record has it: all bytes are 0 if it has none."""
-    return (origin, sequence) if sequence else NO_NAME
+def encode_origin(index: int, key: bytes) -> bytes:
+    """Return ORIGIN: `index` (u16) is that of the origin `key` from now on."""
+    return _record(Kind.ORIGIN, index.to_bytes(2, "big"), key)
 
 
-def nth_name(name: Name, place: int) -> Name:
-    """Return the name of the message that is `place` behind the one with `name`."""
-    return (name[0], name[1] + place) if name[0] else name
+def encode_got(origin: int, first: int, items: Sequence[int]) -> bytes:
+    """Return GOT. `origin`: index of the messages' origin; `first`: the lowest of their numbers;
+    `items`: as of `Deliveries`."""
+    count = len(items)
+    pack = _PACK_GOT[count] if count < FEW else struct.Struct(f"{_GOT_HEAD}{count}Q").pack
+    size = _NAMED.size + 8 * count
+    return pack(Kind.GOT, size, origin, first >> 32, first & 0xFFFFFFFF, *items)
 
 
-def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: int) -> bytes:
-    """Return SENT_RUN: `count` messages from `number` on are in flight, from `packet_id` on.
+def encode_got_run(origin: int, first: int, count: int, session: int, packet_id: int) -> bytes:
+    """Return GOT_RUN: the `count` messages of an origin from number `first` on are in flight to a
+    session, from `packet_id` on. `origin`: its index; `session`: its number."""
+    numbers = first >> 32, first & 0xFFFFFFFF, count, session, packet_id
+    return _record(Kind.GOT_RUN, _GOT_RUN.pack(origin, *numbers))
 
-    `session`: its number; `qos`: 1 or 2.
-    """
-    return _record(Kind.SENT_RUN, _SENT_RUN.pack(session, packet_id, count, number, qos))
 
-
-def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> bytes:
-    """Return DEQUEUED: the first `count` messages of a queue, from the one with `number` on, are in
-    flight.
-
-    `session`: its number. `packet_id`: of the first message.
-    """
-    return _record(Kind.DEQUEUED, _DEQUEUED.pack(session, packet_id, count, number))
+def encode_sent(session: int, packet_id: int, count: int, origin: int, number: int) -> bytes:
+    """Return SENT: `count` messages of a queue, from the one with `number` of an origin on, are in
+    flight, from `packet_id` on. `session`: its number; `origin`: its index."""
+    numbers = origin, number >> 32, number & 0xFFFFFFFF
+    return _record(Kind.SENT, _SENT.pack(session, packet_id, count, *numbers))
 
 
 def encode_acknowledged(session: int, packets: bytes) -> bytes:
@@ -731,22 +646,27 @@ def encode_snapshot_end(segment: int, size: int) -> bytes:
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
     """Return the session's number and the rest of the body of END, UNSUBSCRIBED, ACKNOWLEDGED,
-    INCOMING, START_VECTOR and DELIVERED. Raises struct.error."""
+    INCOMING, START_VECTOR, DELIVERED, OWED and ABSORBED. Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 
-def decode_sent_run(body: bytes) -> tuple[int, int, int, int, int]:
-    """Return session, packet identifier, count, number and QoS from the body of SENT_RUN. Raises
-    struct.error."""
-    found: tuple[int, int, int, int, int] = _SENT_RUN.unpack(body)
-    return found
+def decode_got(body: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
+    """Return index of the origin, lowest number, and (place, session, packet identifier) of each
+    item of the body of GOT. Raises struct.error."""
+    origin, high, low = _NAMED.unpack_from(body)
+    return origin, high << 32 | low, list(_DELIVERY.iter_unpack(body[_NAMED.size :]))
 
 
-def decode_dequeued(body: bytes) -> tuple[int, int, int, int]:
-    """Return session, packet identifier, count and number from the body of DEQUEUED. Raises
-    struct.error."""
-    found: tuple[int, int, int, int] = _DEQUEUED.unpack(body)
-    return found
+def decode_got_run(body: bytes) -> tuple[int, int, int, int, int]:
+    """Return what `encode_got_run` was given. Raises struct.error."""
+    origin, high, low, count, session, packet_id = _GOT_RUN.unpack(body)
+    return origin, high << 32 | low, count, session, packet_id
+
+
+def decode_sent(body: bytes) -> tuple[int, int, int, int, int]:
+    """Return what `encode_sent` was given. Raises struct.error."""
+    session, packet_id, count, origin, high, low = _SENT.unpack(body)
+    return session, packet_id, count, origin, high << 32 | low
 
 
 def decode_snapshot_end(body: bytes) -> tuple[int, int]:

@@ -19,10 +19,10 @@ from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.session import NEVER, Session
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.image import Image, RecordedSession
-from mqttree.broker.persistence.recorded_states import message_of, read_session
+from mqttree.broker.persistence.recorded_states import RecordedMessages, read_session
 from mqttree.broker.persistence.records import (
     CLEAN,
-    LoggedRecord,
+    EntryRecord,
     RetainedRecord,
     SessionRecord,
 )
@@ -30,6 +30,7 @@ from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.link.message_batch import MessageBatch
     from mqttree.broker.persistence.absent_members import AbsentMembers
     from mqttree.broker.persistence.ports import JournalBroker
 
@@ -42,11 +43,6 @@ SAME_CLOCK_S = 5.0
 """s by which the offset between the time of day and the monotonic clock may differ from the
 recorded one, as the time of day may have been set. If it differs by more, the machine has started
 again or slept, and recorded monotonic times mean nothing."""
-
-
-def _published(record: LoggedRecord) -> tuple[int, int]:
-    """Return the order of publication: boot number, sequence number."""
-    return split_key(record.key)[1], record.sequence
 
 
 class Recovery:
@@ -73,7 +69,7 @@ class Recovery:
         self.wall = self.clock.physical(now)
         self.died = min(self.wall, image.alive + int(BEAT_INTERVAL_S * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
-        self.made: dict[int, Message] = {}
+        self.messages = RecordedMessages(image, now, self.wall)
         self.wills: list[SessionRecord] = []
         """Of sessions that were recorded for their wills alone."""
         # Origin -> what sessions alone are owed.
@@ -92,7 +88,6 @@ class Recovery:
             session = self._session(recorded)
             if session is not None:
                 found.append((number, session))
-        self.made.clear()
         node.wills.restored_until = self.clock.last
         if self.image.members is not None:
             self.cluster.expect_others()
@@ -125,14 +120,11 @@ class Recovery:
         # A snapshot records entries again.
         known: set[tuple[bytes, int]] = set()
         latest = self.now - node.limits.log_age_s
-        for record in sorted(self.image.logged, key=_published):
-            if (
-                record.at < horizon
-                or record.key == forwarder.key
-                or (record.key, record.sequence) in known
-            ):
+        for record, batch in self._logged():
+            key, first = batch.key, batch.sequence
+            if record.at < horizon or key == forwarder.key or (key, first) in known:
                 continue
-            known.add((record.key, record.sequence))
+            known.add((key, first))
             # Entries age while the broker runs. The clock may have been set in between.
             at = self.now + (record.at - self.image.alive) / 1000
             at = max(latest, min(self.now, at))
@@ -142,20 +134,26 @@ class Recovery:
                 self.image.skipped += 1
                 continue
             latest = at
-            origins.remember(record.key, record.sequence + record.messages - 1, self.now)
+            origins.remember(key, first + batch.count - 1, self.now)
             log.restore(entry)
         if len(forwarder.ours) > 1:
             self.gap_recovery.tell_earlier()
-        node.federated = node.federated or bool(self.image.logged)
+        node.federated = node.federated or any(record.logged for record in self.image.entries)
 
-    def _entry(self, record: LoggedRecord, at: float) -> LogEntry:
+    def _logged(self) -> list[tuple[EntryRecord, MessageBatch]]:
+        """Return what may go back into the log, in the order of publication: by boot and sequence
+        number."""
+        found = (one for one in self.image.batches() if one[0].logged)
+        return sorted(found, key=lambda one: (split_key(one[1].key)[1], one[1].sequence))
+
+    def _entry(self, record: EntryRecord, at: float) -> LogEntry:
         """Return a recorded entry of the log that came at `at` (s). Raises WireError: it cannot be
         read."""
         data = record.data
         came = self._expires(record.at) or self.now
         if came < at:  # `at` leaves out when this broker was down
             data = age_batch(data, round((at - came) * 1000))
-        return restored_batch(record.key, record.sequence, record.messages, data, at, whole=True)
+        return restored_batch(data, at, whole=True)
 
     def _see(self) -> None:
         """Restore which messages of other brokers have come: what is behind them is missing."""
@@ -222,17 +220,9 @@ class Recovery:
         self.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
 
-    def _message(self, number: int) -> Message | None:
-        """Return a message by its number: one object for all sessions that have it."""
-        message = self.made.get(number)
-        if message is None and (record := self.image.message(number)) is not None:
-            message = self.made[number] = message_of(record, self._expires(record.expires))
-            message.number = number
-        return message
-
     def _session(self, recorded: RecordedSession) -> Session | None:
         node, head = self.node, recorded.head
-        found = read_session(recorded, self._message, self.now)
+        found = read_session(recorded, self.messages, self.now)
         if found is None:
             self.image.skipped += 1
             return None

@@ -21,17 +21,17 @@ from mqttree.broker.persistence.records import (
     HAS_WILL,
     NAMED,
     NEW,
-    OutgoingRecord,
+    GotAsRecord,
     SessionRecord,
     StartTimeRecord,
     SubscribedRecord,
     encode_absorbed,
     encode_acknowledged,
     encode_delivered,
-    encode_dequeued,
+    encode_got_run,
     encode_incoming,
     encode_owed,
-    encode_sent_run,
+    encode_sent,
     encode_start_vector,
     encode_unsubscribed,
     owed_body,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.publish_run import PublishRun
     from mqttree.broker.core.session import Subscription
     from mqttree.broker.core.start_point import SubscriptionStart
-    from mqttree.broker.persistence.message_records import MessageRecords
+    from mqttree.broker.persistence.entries import Entries
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 
@@ -58,8 +58,8 @@ class RecordedSessions(Protocol):
         """The log that makes frames of records."""
 
     @property
-    def messages(self) -> MessageRecords:
-        """Gives messages their numbers and records each of them once."""
+    def entries(self) -> Entries:
+        """Records the messages."""
 
     @property
     def clock_step(self) -> int:
@@ -83,13 +83,25 @@ class SessionRecorder:
     number is in the journal.
     """
 
-    __slots__ = ("_frames", "_frozen", "_group", "disconnected_at", "number", "owes", "session")
+    __slots__ = (
+        "_entries",
+        "_frames",
+        "_frozen",
+        "_group",
+        "_receipts",
+        "disconnected_at",
+        "number",
+        "owes",
+        "session",
+    )
 
     def __init__(self, group: RecordedSessions, session: Session, number: int) -> None:
         """`group`: the recorders of all durable sessions. `session`: the one that is recorded.
         `number`: its number in the records."""
         self._group = group
         self._frames = group.frames
+        self._entries = group.entries
+        self._receipts = group.entries.receipts
         # What it had at other brokers, and was owed alone, when it was frozen.
         self._frozen: tuple[Vector, dict[bytes, Ranges]] | None = None
         self.owes = False
@@ -118,6 +130,11 @@ class SessionRecorder:
         copy.inflight.update(session.inflight)
         copy.queue.extend(session.queue)
 
+    def _record(self, data: bytes) -> None:
+        """Have a record written behind those of what sessions have got."""
+        self._receipts.flush()
+        self._frames.record(data)
+
     # ---------------------------------------------------------------- the session itself
 
     def record_attributes(self, flags: int = 0) -> None:
@@ -142,11 +159,11 @@ class SessionRecorder:
         owner = None if session.owner is None else session.owner.encode()
         ages = (session.created, session.floor)
         record = SessionRecord(*head, client_id, username, will, where, owner, ages)
-        self._frames.record(record.encode())
+        self._record(record.encode())
 
     def record_all(self) -> None:
         """Record the whole session: earlier records of it are not needed any more."""
-        session, frames, number = self.session, self._frames, self.number
+        session, number = self.session, self.number
         self.record_attributes(NEW)
         for subscription in session.subscriptions.values():
             self._subscription(subscription)
@@ -157,10 +174,10 @@ class SessionRecorder:
             self.record_absorbed()
         if session.incoming:
             packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
-            frames.record(encode_incoming(number, packet_ids))
+            self._record(encode_incoming(number, packet_ids))
         for packet_id, sent in session.inflight.items():
             if sent is RELEASED:
-                frames.record(encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
+                self._record(encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
             else:
                 self._message(
                     packet_id, session.unpacked(sent) if isinstance(sent, tuple) else sent
@@ -185,11 +202,11 @@ class SessionRecorder:
     def _subscription(self, s: Subscription) -> None:
         options = s.qos | s.no_local << 2 | s.retain_as_published << 3
         record = SubscribedRecord(self.number, options, s.identifier, s.filter.encode())
-        self._frames.record(record.encode())
+        self._record(record.encode())
 
     def unsubscribed(self, topic_filter: str) -> None:
         """Record that a subscription is gone."""
-        self._frames.record(encode_unsubscribed(self.number, topic_filter.encode()))
+        self._record(encode_unsubscribed(self.number, topic_filter.encode()))
         self.record_starts()
         self._frames.require(self.session.conn)
 
@@ -200,11 +217,11 @@ class SessionRecorder:
         if start is None:
             return
         frames = self._frames
-        frames.record(encode_start_vector(self.number, encode_vector(before(self.session))))
+        self._record(encode_start_vector(self.number, encode_vector(before(self.session))))
         if start.began > UNKNOWN:
             origins = tuple(sorted(start.open & start.tops.keys()))
             began = StartTimeRecord(self.number, start.began, frames.clock_offset(), origins)
-            frames.record(began.encode())
+            self._record(began.encode())
         self._group.note_start(start, self.number)
 
     def record_delivered(self) -> None:
@@ -212,30 +229,36 @@ class SessionRecorder:
         frozen = self._frozen
         delivered = frozen[0] if frozen else self._group.delivered_elsewhere(self.session)
         if delivered:
-            self._frames.record(encode_delivered(self.number, encode_vector(delivered)))
+            self._record(encode_delivered(self.number, encode_vector(delivered)))
 
     def record_absorbed(self) -> None:
         """Record which older sessions at other brokers have been merged into this one."""
         body = b"".join(ABSORBED.pack(*absorbed) for absorbed in self.session.absorbed)
-        self._frames.record(encode_absorbed(self.number, body))
+        self._record(encode_absorbed(self.number, body))
 
     def record_owed(self) -> None:
         """Record what the session alone is owed, if it is owed anything, or was."""
         owed = self._frozen[1] if self._frozen else self._group.owed(self.session)
         if owed or self.owes:
             self.owes = bool(owed)
-            self._frames.record(encode_owed(self.number, owed_body(owed)))
+            self._record(encode_owed(self.number, owed_body(owed)))
 
     # ---------------------------------------------------------------- messages
 
     def _message(self, packet_id: int, outgoing: Outgoing) -> None:
         """Record a message in flight, or, with 0 for `packet_id`, in the queue."""
-        shared = b""
+        message, shared = outgoing.message, b""
         if isinstance(outgoing, SharedOutgoing):
             shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
-        message = self._group.messages.number_of(outgoing.message)
-        head = self.number, packet_id, message, outgoing.qos, outgoing.retain
-        self._frames.record(OutgoingRecord(*head, outgoing.ids, shared).encode())
+        self._entries.require(message)
+        receipts = self._receipts
+        place = receipts.place(message.origin, message.sequence)
+        if outgoing.qos == message.qos and not (outgoing.retain or outgoing.ids or shared):
+            receipts.items.append(place | self.number << 16 | packet_id)
+            return
+        index = self._entries.index(message.origin)
+        head = index, message.sequence, self.number, packet_id, outgoing.qos, outgoing.retain
+        self._record(GotAsRecord(*head, outgoing.ids, shared).encode())
 
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
         """Record that a message is the last one of the queue."""
@@ -250,19 +273,22 @@ class SessionRecorder:
             self.hold_output()
         self._frames.require(source)
 
-    def sent_run(self, packet_id: int, run: PublishRun) -> None:
-        """Record that a run of messages is in flight; the run itself is recorded already."""
-        record = encode_sent_run(self.number, packet_id, run.count, run.number, run.qos)
-        self._frames.record(record)
+    def sent_run(self, packet_id: int, run: PublishRun, source: Connection | None) -> None:
+        """Record that a `run` of messages is in flight, from `packet_id` on. `source`: as of
+        `queued`."""
+        self._receipts.place(run.origin, run.sequence + run.count - 1)
+        index = self._entries.index(run.origin)
+        self._record(encode_got_run(index, run.sequence, run.count, self.number, packet_id))
         if run.qos == 2:
             self.hold_output()
+        self._frames.require(source)
 
     def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
         """Record that the first `count` messages of the queue are in flight, with packet
         identifiers from `packet_id` on. `first`: the first of them that had not expired. `qos`: the
         highest of them."""
-        number: int = getattr(first, "number", 0)
-        self._frames.record(encode_dequeued(self.number, packet_id, count, number))
+        index = self._entries.index(first.origin)
+        self._record(encode_sent(self.number, packet_id, count, index, first.sequence))
         if qos == 2:
             self.hold_output()
 
@@ -272,14 +298,15 @@ class SessionRecorder:
         needed."""
         record = encode_acknowledged(self.number, packets)
         if packets[0] in (PUBREC, PUBREL):
-            self._frames.record(record)
+            self._record(record)
             self._frames.require(self.session.conn)
         else:
+            self._receipts.flush()
             self._frames.record_later(record)
 
     def received(self, packet_ids: bytes) -> None:
         """Record packet identifiers of QoS 2 messages that the client has published."""
-        self._frames.record(encode_incoming(self.number, packet_ids))
+        self._record(encode_incoming(self.number, packet_ids))
         self._frames.require(self.session.conn)
 
     def hold_output(self) -> None:

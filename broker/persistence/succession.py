@@ -12,7 +12,7 @@ origins for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,15 +45,16 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
-from mqttree.broker.persistence.recorded_states import ReadSession, message_of, read_session
+from mqttree.broker.persistence.recorded_states import ReadSession, RecordedMessages, read_session
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.events import RouteChanged
-    from mqttree.broker.core.message import Message
+    from mqttree.broker.cluster.link.message_batch import MessageBatch
     from mqttree.broker.persistence.image import Image, RecordedSession
     from mqttree.broker.persistence.ports import JournalBroker
+    from mqttree.broker.persistence.records import EntryRecord
 
 PROMOTION_S = 0.1
 """s for which a broker cannot be reached before its standby takes its place: most repairs of the
@@ -76,25 +77,16 @@ class Successor:
         }
         """The number of each client's session in the image."""
         self._offered: Vector | None = None
-
-    def message(self, number: int) -> Message | None:
-        """Return the message with a `number` in the image, None: it is not there."""
-        record = self.image.message(number)
-        if record is None:
-            return None
-        left = (record.expires - self._wall) / 1000
-        return message_of(record, self._now + left if record.expires else None)
+        self.messages = RecordedMessages(image, now, wall)
 
     def entries(self, owner: bytes) -> list[LogEntry]:
         """Return the messages that the broker `owner` published, and that others may lack."""
         found = []
-        for record in self.image.logged:
-            if split_key(record.key)[0] == owner:
-                with suppress(WireError):
-                    # The log is in the order in which entries came here.
-                    data = age_batch(record.data, max(0, self._wall - record.at))
-                    key, first, count = record.key, record.sequence, record.messages
-                    found.append(restored_batch(key, first, count, data, self._now, whole=True))
+        for record, _ in self._published(owner):
+            with suppress(WireError):
+                # The log is in the order in which entries came here.
+                data = age_batch(record.data, max(0, self._wall - record.at))
+                found.append(restored_batch(data, self._now, whole=True))
         return sorted(found, key=lambda entry: (entry.key, entry.sequence))
 
     def offered(self, owner: bytes) -> Vector:
@@ -102,12 +94,16 @@ class Successor:
         MalformedPacket: what was recorded of that cannot be read."""
         if self._offered is None:
             seen = decode_vector(b"".join(self.image.seen.values()), self._now)
-            for record in self.image.logged:
-                if split_key(record.key)[0] == owner:
-                    window = seen.setdefault(record.key, OriginWindow(0, self._now))
-                    window.top = max(window.top, record.sequence + record.messages - 1)
+            for _, batch in self._published(owner):
+                window = seen.setdefault(batch.key, OriginWindow(0, self._now))
+                window.top = max(window.top, batch.sequence + batch.count - 1)
             self._offered = seen
         return self._offered
+
+    def _published(self, owner: bytes) -> Iterator[tuple[EntryRecord, MessageBatch]]:
+        for record, batch in self.image.batches():
+            if record.logged and split_key(batch.key)[0] == owner:
+                yield record, batch
 
 
 class Lent(NamedTuple):
@@ -163,7 +159,7 @@ class Succession:
                 return False
             owner, recorded = found
             newest = recorded.head.stamp if lent is None else lent.export.stamp
-            read = read_session(recorded, self._successors[owner].message, now)
+            read = read_session(recorded, self._successors[owner].messages, now)
             if max(newest, recorded.head.stamp) > asked.stamp:
                 answer(asked, NEWER)
             elif read is None:

@@ -6,7 +6,7 @@ them is away (docs/decisions/0031). Pure.
     frame    u8 kind, u32 size of its index, u32 size of its body, u32 CRC-32 of the body, u32
              CRC-32 of these and the index, index, body
     ENTRIES  index: for each broker and origin u64 id, 16 characters, u48 first, u48 last number,
-             u32 count; body: LOGGED records
+             u32 count; body: ENTRY records
     AWAY     index: for each broker that is away: id, u64 since when (ms), u64 since when it lacks
              messages (ms), u16 count of filters, each with its u16 size; no body
 
@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-from mqttree.broker.persistence.records import Cut, JournalError, Kind, LoggedRecord, read_records
+from mqttree.broker.persistence.records import Cut, EntryRecord, JournalError, Kind, read_records
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"mqttree log tail"
 ENTRIES, AWAY = 1, 2
 """Kinds of frames."""
@@ -84,7 +84,7 @@ def _encode(kind: int, index: bytes, body: bytes) -> bytes:
 
 
 def encode_entries(parts: Iterable[Part], records: list[bytes]) -> bytes:
-    """Return a frame of messages. `records`: LOGGED, encoded."""
+    """Return a frame of messages. `records`: ENTRY, encoded."""
     index = b"".join(
         _PART.pack(
             part.broker,
@@ -110,7 +110,7 @@ def encode_away(brokers: Iterable[Away]) -> bytes:
     return _encode(AWAY, index, b"")
 
 
-def decode_entries(frame: bytes) -> list[LoggedRecord]:
+def decode_entries(frame: bytes) -> list[EntryRecord]:
     """Return the messages of a frame. Raises JournalError: it is not what was written."""
     try:
         kind, index, body, check, _ = _FRAME.unpack_from(frame)
@@ -118,9 +118,7 @@ def decode_entries(frame: bytes) -> list[LoggedRecord]:
         if kind != ENTRIES or len(data) != body or crc32(data) != check:
             raise JournalError("is damaged")
         return [
-            LoggedRecord.decode(record)
-            for kind, record in read_records(data)
-            if kind == Kind.LOGGED
+            EntryRecord.decode(record) for kind, record in read_records(data) if kind == Kind.ENTRY
         ]
     except struct.error:
         raise JournalError("is damaged") from None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from mqttree.broker.core.client import CONNACK, Client
 from mqttree.broker.core.connection import Connection
@@ -48,6 +48,13 @@ MANY_SEGMENTS = 8
 
 Settle = Callable[[Callable[[], None]], None]
 """Calls back once what is kept beside the journal is on the disk."""
+
+# Not looked up for each frame.
+NEW: Final = State.NEW
+WRITING: Final = State.WRITING
+
+LINGERING: Final = (NEW, WRITING)
+"""States in which records may wait."""
 
 
 class Sink(Protocol):
@@ -81,6 +88,11 @@ class WriteAheadLog:
     (`Snapshot`). `settle`: called before older segments are deleted.
     """
 
+    healthy: bool
+    """Whether what is recorded is written, and nothing is missing before it."""
+    writes: bool
+    """Whether records are written to the disk, and not dropped."""
+
     def __init__(
         self,
         host: JournalBroker,
@@ -100,6 +112,7 @@ class WriteAheadLog:
         self.stream: Sink | None = None
         """Sends the frames to a standby; None: none is wanted."""
         self.state = State.NEW
+        self.healthy, self.writes = True, disk
         self.lsn = 0
         """Of the last frame."""
         self.durable_lsn = 0
@@ -108,16 +121,17 @@ class WriteAheadLog:
         self.size = 0
         """Bytes of the records for the next frame."""
         self._records: list[bytes] = []
-        # This turn has a frame: what was recorded, or will be, cannot wait for a later one.
-        self._due = False
+        self.due = False
+        """Whether this turn has a frame: what was recorded, or will be, cannot wait for a later
+        one."""
         # A timer for records that wait runs.
         self._lingering = False
         # Frames that the driver has and has not reported: LSN, bytes, bytes that count as backlog.
         self._under_way: deque[tuple[int, int, int]] = deque()
         # Bytes of these frames; the same, but a frame counts `journal_backlog_bytes` at most.
         self._pending = self._backlog = 0
-        # Publishers are paused while more bytes than this are pending.
-        self._backlog_limit = self._limits.journal_backlog_bytes
+        # Publishers are held (one is, perhaps) while more bytes than this are pending.
+        self._holding, self._backlog_limit = False, self._limits.journal_backlog_bytes
         self.gate = OutputGate(self._limits)
         # The highest LSN with an answer. Segments: the last one asked for, the last one with an
         # answer while it was that, the one that frames go to (0: none), the last one asked for
@@ -154,6 +168,8 @@ class WriteAheadLog:
         """Go to the next state, and take the action that the table gives. `why`: the text of an
         error."""
         action, self.state = transition(self.state, given)
+        self.healthy = self.state in HEALTHY
+        self.writes = self.disk and self.state is not State.FAILED
         self._actions[action](why)
 
     def start(self, segment: int, segments: int, size: int, snapshot_size: int) -> None:
@@ -169,16 +185,6 @@ class WriteAheadLog:
         self._host.effects.append(BeginSegment(segment))
         many = segments >= MANY_SEGMENTS
         self._on(Input.STARTED_WITH_MANY if many else Input.STARTED)
-
-    @property
-    def healthy(self) -> bool:
-        """Whether what is recorded is written, and nothing is missing before it."""
-        return self.state in HEALTHY
-
-    @property
-    def writes(self) -> bool:
-        """Whether records are written to the disk, and not dropped."""
-        return self.disk and self.state is not State.FAILED
 
     @property
     def busy(self) -> bool:
@@ -203,17 +209,19 @@ class WriteAheadLog:
         if self._pending > self._backlog_limit or (
             stream is not None and stream.pending > self._limits.stream_hold_bytes
         ):
+            self._holding = True
             self._host.flow_control.hold(conn, self)
 
     def hold(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
         """Take the outbox of `conn`, whose gate is not 0; `outbox` is empty afterwards.
         `source`: as of `Connection.flush`."""
-        links_lsn = self.durable_lsn if self.healthy else self._standby_lsn
-        if conn.gate <= (self.durable_lsn if conn.link is None else links_lsn):
+        if conn.gate <= self.durable_lsn or (
+            conn.link is not None and not self.healthy and conn.gate <= self._standby_lsn
+        ):
             conn.gate = 0
             conn.flush(outbox, source)
             return
-        lsn = conn.gate = self.lsn + 1 if self._due else max(self.lsn, conn.gate)
+        lsn = conn.gate = self.lsn + 1 if self.due else max(self.lsn, conn.gate)
         if outbox[0][:1] == CONNACK and isinstance(client := conn.owner, Client):
             client.connack_lsn = lsn
         if not self.gate.put(lsn, conn, outbox, source):
@@ -232,8 +240,9 @@ class WriteAheadLog:
 
     def _release(self, lsn: int) -> None:
         """Send what waited for the frame `lsn`, which is on the disk, if the standby has it."""
-        self._disk_lsn = max(self._disk_lsn, lsn)
-        lsn = min(self._disk_lsn, self._standby_lsn)
+        lsn = self._disk_lsn = max(self._disk_lsn, lsn)
+        if self.stream is not None:
+            lsn = min(lsn, self.stream.lsn)
         if lsn > self.durable_lsn:
             self.durable_lsn = lsn
             self.gate.release(lsn)
@@ -243,7 +252,8 @@ class WriteAheadLog:
         self._release(0)
         if not self.healthy:
             self.gate.release_links(self._standby_lsn)
-        self._let_publishers_go()
+        if self._holding:
+            self._let_publishers_go()
 
     def _let_publishers_go(self) -> None:
         """Read publishers again once the disk and the standby have caught up."""
@@ -251,24 +261,20 @@ class WriteAheadLog:
         if self._pending < self._backlog_limit // 2 and (
             stream is None or stream.pending < self._limits.stream_hold_bytes // 2
         ):
+            self._holding = False
             self._host.flow_control.release(self)
 
     # ---------------------------------------------------------------- frames
 
-    @property
-    def due(self) -> bool:
-        """Whether this turn will have a frame."""
-        return self._due
-
     def expect(self) -> None:
         """Note that records will follow in this turn."""
-        self._due = True
+        self.due = True
 
     def record(self, data: bytes) -> None:
         """Have a record written with this turn's frame."""
         self._records.append(data)
         self.size += len(data)
-        self._due = True
+        self.due = True
 
     def record_later(self, data: bytes) -> None:
         """Have a record written with the next frame, `journal_linger_s` from now at the latest: no
@@ -276,10 +282,10 @@ class WriteAheadLog:
         self._records.append(data)
         self.size += len(data)
         limits = self._limits
-        if self._due or self._lingering:
+        if self.due or self._lingering:
             return
-        if not limits.journal_linger_s or self.state not in (State.NEW, State.WRITING):
-            self._due = True
+        if not limits.journal_linger_s or self.state not in LINGERING:
+            self.due = True
             return
         self._lingering = True
         self._host.timers.schedule(self._host.now + limits.journal_linger_s, self._lingered)
@@ -290,14 +296,12 @@ class WriteAheadLog:
 
     def force(self) -> None:
         """Have all that is recorded written with this turn's frame."""
-        self._due = self._due or bool(self._records)
+        self.due = self.due or bool(self._records)
 
     def seal(self) -> None:
-        """End this turn: its records become a frame, if they cannot wait."""
-        if not self._due:
-            return
+        """End this turn, which is due: its records become a frame."""
         records = self._records
-        self._records, self._due = [], False
+        self._records, self.due = [], False
         self.lsn += 1
         stream = self.stream
         frame = b""
@@ -305,15 +309,17 @@ class WriteAheadLog:
             frame = self._encode(records)
         self.size = 0
         size, backlog = len(frame), self._backlog
-        for snapshot in self._snapshots:
-            snapshot.bytes_since_step += size
-        if frame and stream is not None:
+        if self._snapshots:
+            for snapshot in self._snapshots:
+                snapshot.bytes_since_step += size
+        if stream is not None and frame:
             stream.send(frame, self.lsn)
         if not self.writes:
             if not self.sync:
                 self._release(self.lsn)
             return
-        counts = min(size, self._limits.journal_backlog_bytes)
+        limits = self._limits
+        counts = min(size, limits.journal_backlog_bytes)
         self._under_way.append((self.lsn, size, counts))
         self._pending += size
         self._backlog += counts
@@ -322,9 +328,13 @@ class WriteAheadLog:
         counters.journal_frames += 1
         counters.journal_bytes += size
         self._host.effects.append(AppendFrame(frame, self.lsn))
-        if backlog > 4 * self._limits.journal_backlog_bytes:
+        if backlog > 4 * limits.journal_backlog_bytes:
             self._on(Input.WRITE_FAILED, "the disk does not keep up")
-        elif self.state is State.WRITING and self._written > self._grown():
+        elif (
+            self._written > limits.journal_smallest
+            and self.state is WRITING
+            and self._written > self._grown()
+        ):
             self._on(Input.SNAPSHOT_DUE)
 
     def _grown(self) -> float:
@@ -359,9 +369,11 @@ class WriteAheadLog:
         s.
         """
         lsn = effect.lsn
-        if lsn > self.lsn or self.state is State.NEW or (error is None and lsn <= self._answered):
+        newer = lsn > self._answered
+        if lsn > self.lsn or self.state is NEW or (error is None and not newer):
             return False
-        self._answered = max(self._answered, lsn)
+        if newer:
+            self._answered = lsn
         under_way = self._under_way
         while under_way and under_way[0][0] <= lsn:
             _, size, counts = under_way.popleft()
@@ -373,7 +385,8 @@ class WriteAheadLog:
             self._on(Input.END_DURABLE)
         if self.healthy or not self.sync:
             self._release(lsn)
-        self._let_publishers_go()
+        if self._holding:
+            self._let_publishers_go()
         return True
 
     # ---------------------------------------------------------------- segments

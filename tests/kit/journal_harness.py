@@ -51,6 +51,7 @@ class Files:
 
     def __init__(self) -> None:
         self.segments: dict[int, bytearray] = {}
+        self.boot = 0
         self.lazy = False
         self.broken = ""
         self.crowded = ""
@@ -130,6 +131,11 @@ class Files:
                     if not isinstance(frame, Cut):
                         image.take(*frame)
         assert not image.skipped
+        names = image.names()
+        for _, batch in image.batches():
+            last = batch.sequence + batch.count
+            names -= {(batch.key, number) for number in range(batch.sequence, last)}
+        assert not names, "of messages that no entry has"
         return image
 
 
@@ -154,7 +160,8 @@ class Durable(World):
         self.files = files or Files()
         self.now = at
         lone: dict[str, Any] = {"discovery": "off", "routing": "flood"}
-        own = NodeConfig(id=ID, boot=int(at), **(lone | config))
+        self.files.boot = max(int(at), self.files.boot + 1)
+        own = NodeConfig(id=ID, boot=self.files.boot, **(lone | config))
         self.node = Node(
             own, at, 1.7e9 + at - 1000.0, random.Random(1), limits=limits, log=self._log
         )

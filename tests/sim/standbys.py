@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from typing import Any
 
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.message import Name
 from mqttree.broker.node import Node
 from mqttree.broker.persistence import images
-from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.image import Image, Waiting
 from mqttree.broker.persistence.images import Key, StandbyImage
 from mqttree.broker.persistence.journal import Journal
-from mqttree.broker.persistence.records import Kind, read_records
 from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.stream_states import State
 from tests.sim.clients import Ledger, SimClient
@@ -25,13 +25,10 @@ from tests.sim.world import Host, World
 TOPICS = ("a", "a/b", "c")
 FILTERS = ("a", "a/#", "#", "c")
 
-COMPARED = (Kind.SUBSCRIBED, Kind.QUEUED, Kind.SENT, Kind.ACKNOWLEDGED, Kind.INCOMING)
-"""Records that say what a session has."""
-
 EVERY = 7
 """times that standbys say what they have, for one at which their image is compared."""
 
-Sessions = dict[bytes, list[bytes]]
+Sessions = dict[int, Any]
 
 
 class Owner:
@@ -83,10 +80,9 @@ class Standbys:
         seal = frames.seal
 
         def watched() -> None:
-            due, records = frames._due, frames._records
+            records = frames._records
             seal()
-            if due:
-                owner.frames[frames.lsn] = (frames.wall(), b"".join(records))
+            owner.frames[frames.lsn] = (frames.wall(), b"".join(records))
 
         frames.seal = watched  # type: ignore[method-assign]
 
@@ -167,27 +163,24 @@ class Standbys:
 
 
 def sessions_of(image: Image) -> Sessions:
-    """Return what the sessions of an image have, by their numbers: records, those of the queue in
-    their order."""
-    found: Sessions = defaultdict(list)
-    for records in image.records(1 << 20):
-        for kind, body in read_records(b"".join(records)):
-            if kind == Kind.SESSION:
-                found[body[:4]].append(b"session")
-            elif kind in COMPARED:
-                found[body[:4]].append(bytes((kind,)) + body[4:])
-    return {key: _ordered(records) for key, records in found.items()}
+    """Return what the sessions of an image have, by their numbers; of messages the contents."""
+    contents: dict[Name, tuple[bytes, bytes]] = {}
+    for _, batch in image.batches():
+        for number, message in batch.messages():
+            contents[batch.key, number] = message.topic, message.payload
 
+    def told(waiting: Waiting | None) -> Any:
+        return None if waiting is None else (waiting, contents[waiting[0]])
 
-def _ordered(records: Iterable[bytes]) -> list[bytes]:
-    queue = [record for record in records if record[0] == Kind.QUEUED]
-    incoming = b"".join(sorted(_pairs(r) for r in records if r[0] == Kind.INCOMING))
-    others = (r for r in records if r[0] not in (Kind.QUEUED, Kind.INCOMING))
-    return [*sorted(others), *queue, incoming]
-
-
-def _pairs(record: bytes) -> bytes:
-    return b"".join(sorted(record[at : at + 2] for at in range(1, len(record), 2)))
+    return {
+        number: (
+            sorted(recorded.subscriptions.items()),
+            {packet_id: told(sent) for packet_id, sent in recorded.inflight.items()},
+            [told(waiting) for waiting in recorded.queue],
+            recorded.incoming,
+        )
+        for number, recorded in image.sessions.items()
+    }
 
 
 class StandbySchedule:

@@ -117,7 +117,7 @@ MUTANTS: list[tuple[Callable[[Mutant], None], str]] = [
     (waits_for_nobody, "let out"),
     (trusts_the_gone, "let out"),
     (leaves_a_session_out, "image"),
-    (numbers_messages_once, "image"),
+    (numbers_messages_once, "image fault"),
     (skips_a_frame, "image"),
     (loses_a_frame, "image fault"),
     (ends_at_once, "image"),

@@ -17,7 +17,7 @@ from mqttree.broker.cluster.link.message_batch import (
 from mqttree.broker.cluster.link.stream_packets import TOPIC as STREAM_TOPIC
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.output import deliver_run
-from mqttree.broker.core.qos_fast_path import send_expiring, send_on
+from mqttree.broker.core.qos_fast_path import send_expiring, send_on, send_recorded
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.broker.wire.properties import (
     EXPIRY,
@@ -403,7 +403,12 @@ class IncomingBatches:
             else count - feed.take(link, sequence, count)
         )
         if old < count:
+            journal = self._node.journal
+            if journal.recording:
+                journal.arriving(entry)
             self._deliver_logged(link, batch, pieces, max(0, old), now)
+            if journal.recording:
+                journal.arrived(entry, link.conn)
         elif feed is not None and sequence + count - 1 > feed.done:
             self._gap_recovery.hold(feed, entry)
 
@@ -412,28 +417,26 @@ class IncomingBatches:
     ) -> None:
         """Deliver QoS 1 or 2 packets here, but for the first `old` ones."""
         node, data, qos, five = self._node, batch.packets, batch.qos, batch.version == 5
-        recording = node.journal.recording
-        shown, key = node.hooks.topics, batch.key
+        receipts = node.journal.receipts if node.journal.recording else None
+        shown, key, gate = node.hooks.topics, batch.key, node.journal.lsn + 1 if qos == 2 else 0
         for number, piece in enumerate(pieces[old:] if old else pieces, batch.sequence + old):
             route, position, start, payload, end, _ = piece
             targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
             special = five and payload > start + 3 and _expires(data, start)
-            if (
-                targets is None
-                or shown
-                or (special and batch.age)
-                or (recording and any(s.recorder is not None for s in targets))
-            ):
+            if targets is None or shown or (special and batch.age):
                 self._deliver_single(link, batch, piece, now, number)
                 continue
+            head, tail = data[position:start], data[start + 2 : end]
             if special:
                 message = _message(batch, piece, now).named(key, number)
                 link.arrival = (batch.key, message.topic, now)
-                head, tail = data[position:start], data[start + 2 : end]
-                send_expiring(targets, head, tail, message, None, link.conn)
+                send_expiring(targets, head, tail, message, link.conn)
                 continue
+            if receipts is not None:
+                behind = send_recorded(receipts, targets, head, tail, key, number, gate)
+                targets = targets[-behind:] if behind else ()
             for session in targets:
-                if not send_on(session, data[position:start], data[start + 2 : end], key, number):
+                if not send_on(session, head, tail, key, number):
                     message = _message(batch, piece, now).named(key, number)
                     link.arrival = (batch.key, message.topic, now)
                     session.deliver(message, qos, False, b"", link.conn)

@@ -32,6 +32,13 @@ class LogJournal(Journal, Protocol):
     def logged(self, entry: LogEntry, source: Connection | None) -> None:
         """Record an entry of the log; `source`: the publisher of its messages."""
 
+    def arriving(self, entry: LogEntry, /) -> None:
+        """A batch from a link is about to be delivered."""
+
+    def arrived(self, entry: LogEntry, source: Connection, /) -> None:
+        """Record the batch, which came over the link `source`, if a durable session got one of its
+        messages."""
+
 
 class DeliveringBroker(MemberBroker, Protocol):
     """One broker that sends messages to others."""

@@ -461,23 +461,20 @@ def wanted_parts(entry: LogEntry, wanted: Callable[[bytes], bool]) -> list[LogEn
     return [part for yes, part in entry.divide(wanted) if yes]
 
 
-def restored_batch(
-    key: bytes, sequence: int, count: int, data: bytes, at: float, *, whole: bool
-) -> LogEntry:
+def restored_batch(data: bytes, at: float, *, whole: bool) -> LogEntry:
     """Return the entry of a batch that was read from the disk.
 
-    `key`, `sequence`, `count`, `data`, `at`: as of `LogEntry`; `whole`: each of its messages
-    is checked, too.
+    `data`, `at`: as of `LogEntry`; `whole`: each of its messages is checked, too.
 
     Raises:
-        MalformedPacket: it is not a batch of these messages.
+        MalformedPacket: it is not a batch at QoS 1 or 2.
     """
     batch = MessageBatch.read(data)
-    if (batch.key, batch.sequence, batch.count) != (key, sequence, count) or not batch.qos:
-        raise MalformedPacket("batch on the disk is of other messages")
+    if not batch.qos:
+        raise MalformedPacket("batch on the disk is at QoS 0")
     if whole and not all(is_topic_name(message.topic) for _, message in batch.messages()):
         raise MalformedPacket("batch on the disk has no topic names")
-    return LogEntry(key, sequence, count, data, at)
+    return LogEntry(batch.key, batch.sequence, batch.count, data, at)
 
 
 def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntry]:

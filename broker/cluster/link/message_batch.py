@@ -40,6 +40,7 @@ from mqttree.broker.wire.properties import (
     split_expiry,
 )
 from mqttree.broker.wire.publish_header import (
+    LOW,
     PACKET_IDS,
     PUBLISH,
     QOS_1,
@@ -163,18 +164,15 @@ def encode_batch(
     begin, topic = _BEGINS[first]
     number = b2a_base64(sequence.to_bytes(6, "big"), newline=False)
     length = _AHEAD[first] + _HEAD + len(packets)
-    return b"".join(
-        (
-            begin,
-            encode_varint(length),
-            topic,
-            key,
-            number,
-            _VERSIONS[version],
-            PACKET_IDS[count],
-            packets,
-        )
-    )
+    # One byte or two, as most have, are found without a call.
+    if length < 128:
+        size = LOW[length : length + 1]
+    elif length < 16_384:
+        size = PACKET_IDS[(length & 0x7F | 0x80) << 8 | length >> 7]
+    else:
+        size = encode_varint(length)
+    parts = (begin, size, topic, key, number, _VERSIONS[version], PACKET_IDS[count], packets)
+    return b"".join(parts)
 
 
 def encode_message(

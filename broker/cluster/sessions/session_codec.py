@@ -286,7 +286,7 @@ def _encode_items(state: SessionState, now: float) -> list[bytes]:
             _text(message.topic),
             _text(message.properties),
             _text(message.payload),
-            message.sequence.to_bytes(6, "big"),
+            (message.sequence if message.origin else 0).to_bytes(6, "big"),
             message.origin,
         ]
     return parts

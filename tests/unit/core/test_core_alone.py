@@ -39,8 +39,8 @@ def named(protocol: type) -> set[str]:
 )
 def test_each_implementation_of_a_port_has_all_its_members(protocol: type, version: type) -> None:
     made = alone() if version is NoCluster else World()
-    here = set(dir(made.node.cluster)) if protocol is ports.Cluster else set(dir(version))
-    assert named(protocol) <= here
+    here = made.node.cluster if protocol is ports.Cluster else version
+    assert named(protocol) <= {*dir(here), *getattr(here, "__annotations__", ())}
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

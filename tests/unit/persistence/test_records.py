@@ -9,36 +9,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.core.message import NO_NAME
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.persistence.image import Image
+from mqttree.broker.persistence.recorded_states import RecordedMessages
 from mqttree.broker.persistence.records import (
     HEADER_SIZE,
+    LOCAL,
     VERSION,
     Cut,
+    EntryRecord,
+    GotAsRecord,
     JournalError,
-    LoggedRecord,
-    MessageRecord,
-    OutgoingRecord,
+    Kind,
     RetainedRecord,
-    RunRecord,
     SessionRecord,
     StartTimeRecord,
     SubscribedRecord,
-    decode_dequeued,
+    decode_got_run,
     decode_header,
     decode_number,
-    decode_sent_run,
+    decode_sent,
     decode_snapshot_end,
     encode_acknowledged,
-    encode_dequeued,
     encode_end,
     encode_frame,
+    encode_frames,
+    encode_got,
+    encode_got_run,
     encode_header,
     encode_incoming,
+    encode_origin,
     encode_seen,
-    encode_sent_run,
+    encode_sent,
     encode_snapshot_end,
     encode_unsubscribed,
+    frame_within,
     read_frames,
     read_records,
 )
@@ -57,52 +63,6 @@ def body_of(record: bytes, kind: int) -> bytes:
     found = list(read_records(record))
     assert [k for k, _ in found] == [kind]
     return found[0][1]
-
-
-@given(U64, QOS, st.booleans(), U64, TEXT, TEXT, TEXT)
-def test_an_encoded_message_record_decodes_to_the_same(
-    number: int,
-    qos: int,
-    retain: bool,
-    expires: int,
-    topic: bytes,
-    properties: bytes,
-    payload: bytes,
-) -> None:
-    name = (b"k" * 16, number >> 1) if number > 1 else NO_NAME
-    record = MessageRecord(number, qos, retain, expires, topic, properties, payload, name)
-    assert MessageRecord.decode(body_of(record.encode(), 1)) == record
-
-
-@given(
-    U32,
-    QOS,
-    TEXT,
-    TEXT,
-    st.binary(min_size=1, max_size=5),
-    st.binary(min_size=1, max_size=5),
-    st.integers(1, 9),
-)
-def test_an_encoded_run_record_decodes_to_the_same(
-    number: int, qos: int, topic: bytes, properties: bytes, head: bytes, payload: bytes, count: int
-) -> None:
-    run = RunRecord(
-        number,
-        qos,
-        len(head + payload),
-        len(head),
-        topic,
-        properties,
-        (head + payload) * count,
-        (b"k" * 16, 7),
-    )
-    found = RunRecord.decode(body_of(run.encode(), 2))
-    assert found == run
-    assert found.messages == count
-    for index in range(count):
-        assert found.message(number + index) == MessageRecord(
-            number + index, qos, False, 0, topic, properties, payload, (b"k" * 16, 7 + index)
-        )
 
 
 @given(
@@ -131,7 +91,7 @@ def test_an_encoded_session_record_decodes_to_the_same(
     assert SessionRecord.decode(body_of(record.encode(), 3)) == record
 
 
-@given(U32, st.integers(0, 15), U32, TEXT, U16, U64, QOS, st.booleans(), TEXT, TEXT)
+@given(U32, st.integers(0, 15), U32, TEXT, U16, U48, QOS, st.booleans(), TEXT, TEXT)
 def test_a_session_survives_its_records(
     n: int,
     options: int,
@@ -146,27 +106,18 @@ def test_a_session_survives_its_records(
 ) -> None:
     subscribed = SubscribedRecord(n, options, ident, topic_filter)
     assert SubscribedRecord.decode(body_of(subscribed.encode(), 5)) == subscribed
-    outgoing = OutgoingRecord(n, packet_id, number, qos, retain, ids, shared)
-    assert OutgoingRecord.decode(body_of(outgoing.encode(), 8 if packet_id else 7)) == outgoing
+    got = GotAsRecord(7, number, n, packet_id, qos, retain, ids, shared)
+    assert GotAsRecord.decode(body_of(got.encode(), 8)) == got
     began = StartTimeRecord(n, float(packet_id), -float(number), (b"k" * 16,) * qos)
     assert StartTimeRecord.decode(body_of(began.encode(), 19)) == began
     assert decode_number(body_of(encode_end(n), 4)) == (n, b"")
     assert decode_number(body_of(encode_unsubscribed(n, topic_filter), 6)) == (n, topic_filter)
     assert decode_number(body_of(encode_acknowledged(n, ids), 11)) == (n, ids)
     assert decode_number(body_of(encode_incoming(n, ids), 12)) == (n, ids)
-    assert decode_sent_run(body_of(encode_sent_run(n, packet_id, 3, number, qos), 9)) == (
-        n,
-        packet_id,
-        3,
-        number,
-        qos,
-    )
-    assert decode_dequeued(body_of(encode_dequeued(n, packet_id, 3, number), 10)) == (
-        n,
-        packet_id,
-        3,
-        number,
-    )
+    run = 7, number, 3, n, packet_id
+    assert decode_got_run(body_of(encode_got_run(*run), 9)) == run
+    sent = n, packet_id, 3, 7, number
+    assert decode_sent(body_of(encode_sent(*sent), 10)) == sent
 
 
 @given(U64, U48, U64, U48, QOS, st.binary(min_size=16, max_size=16), TEXT, TEXT, TEXT)
@@ -184,8 +135,8 @@ def test_all_other_encoded_records_decode_to_the_same(
     retained = RetainedRecord(time, expires_at_ms, expires, sequence, qos, key, topic, p, load)
     assert RetainedRecord.decode(body_of(retained.encode(), 13)) == retained
     assert RetainedRecord.topic_of(body_of(retained.encode(), 13)) == topic
-    logged = LoggedRecord(key, sequence, 7, time, load)
-    assert LoggedRecord.decode(body_of(logged.encode(), 14)) == logged
+    entry = EntryRecord(bool(qos), expires_at_ms, load)
+    assert EntryRecord.decode(body_of(entry.encode(), 2)) == entry
     assert body_of(encode_seen(load), 15) == load
     assert decode_snapshot_end(body_of(encode_snapshot_end(sequence, time), 16)) == (sequence, time)
 
@@ -321,7 +272,7 @@ def test_an_unknown_record_is_not_passed_over() -> None:
 
 
 @settings(max_examples=examples(300))
-@given(st.lists(st.tuples(st.integers(1, 16), st.binary(max_size=60)), max_size=8))
+@given(st.lists(st.tuples(st.integers(1, 13), st.binary(max_size=60)), max_size=8))
 def test_any_bodies_are_survived(records: list[tuple[int, bytes]]) -> None:
     """A checksum keeps the disk's faults out; a fault of ours must not keep a broker from
     starting."""
@@ -329,22 +280,174 @@ def test_any_bodies_are_survived(records: list[tuple[int, bytes]]) -> None:
     Image().take(5, frame)
 
 
+# ---------------------------------------------------------------- messages of sessions
+
+KEY = origin_key(b"kikkkkkk", 1)
+PACKETS = bytes.fromhex("320c 0003 612f62 1234 68656c6c6f 320d 0003 612f63 1235 776f726c6421")
+BATCH = encode_batch(KEY, 5, PACKETS, 2, 4, 1)
+
+
+def session(number: int) -> bytes:
+    """The record of a session without anything in it."""
+    return SessionRecord(number, 1, 4, 60.0, 5, 0, b"%d" % number, b"", b"").encode()
+
+
+def test_the_bytes_of_records_of_messages() -> None:
+    items = [1 << 16 | 2, 1 << 48 | 1 << 16 | 3, 1 << 48 | 9 << 16]
+    records = [
+        encode_origin(1, KEY),
+        EntryRecord(True, 0x018C12345678, BATCH).encode(),
+        encode_got(1, 5, items),
+        encode_sent(9, 4, 1, 1, 6),
+        encode_acknowledged(1, b"\x40\2\0\2\x40\2\0\3"),
+    ]
+    assert b"".join(records) == bytes.fromhex(
+        # Origin 1.
+        "01 00000012 0001 61326c72613274726132734141414142"
+        # Form, time, and the batch.
+        "02 00000052 01 018c12345678"
+        "3249 0006 246261746368 0001 1e 26 0001 6f 0018 61326c72613274726132734141414142"
+        "4141414141414146 04 0002"
+        "320c 0003 612f62 1234 68656c6c6f 320d 0003 612f63 1235 776f726c6421"
+        # Origin and number of the first message; place, session, packet identifier.
+        "07 00000020 0001 000000000005 0000 00000001 0002  0001 00000001 0003  0001 00000009 0000"
+        # Session, packet identifier, messages; origin and number of the first one.
+        "0a 00000010 00000009 0004 0001 0001 000000000006"
+        # Session, PUBACK packets.
+        "0b 0000000c 00000001 4002 0002 4002 0003"
+    )
+
+
+def test_what_sessions_have_is_found_by_name() -> None:
+    image = Image()
+    items = [1 << 16 | 2, 1 << 48 | 1 << 16 | 3, 1 << 48 | 0xFFFFFFFF << 16]
+    entry = EntryRecord(False, 1000, BATCH)
+    records = [session(1), session(0xFFFFFFFF), encode_origin(7, KEY), entry.encode()]
+    image.take(1, b"".join([*records, encode_got(7, 5, items)]))
+    assert image.last_session == 0xFFFFFFFF
+    assert image.sessions[1].last == 3
+    first, second = (KEY, 5), (KEY, 6)
+    # The same as one file instead of several.
+    again = Image()
+    for piece in image.records(1 << 20):
+        again.take(1, b"".join(piece))
+    for found in (image, again):
+        assert found.sessions[1].inflight == {
+            2: (first, 0, False, b"", b""),
+            3: (second, 0, False, b"", b""),
+        }
+        assert list(found.sessions[0xFFFFFFFF].queue) == [(second, 0, False, b"", b"")]
+        assert found.entries == [entry]
+        messages = RecordedMessages(found, 0.0, 1000)
+        message = messages.get(second)
+        assert message is not None
+        assert (message.topic, message.payload) == (b"a/c", b"world!")
+        assert messages.get(second) is message
+        assert not found.skipped
+        assert messages.get((KEY, 7)) is None
+        assert found.skipped == 1
+
+
+def test_entries_that_nobody_needs_are_not_written_again() -> None:
+    """But for what other brokers may lack."""
+    image = Image()
+    for logged in (True, False):
+        image.take(1, EntryRecord(logged, 1, BATCH).encode())
+    assert [r[0] for piece in image.records(1 << 20) for r in piece] == [Kind.ENTRY, Kind.SEEN]
+
+
+def test_messages_without_a_name_have_numbers_of_the_journal() -> None:
+    """A broker that starts again goes on behind them, also if no session has them any more."""
+    image = Image()
+    entry = EntryRecord(False, 1, encode_batch(LOCAL, 7, PACKETS, 2, 4, 1))
+    got = encode_got(0, 7, [1 << 48 | 1 << 16 | 2])
+    image.take(1, b"".join([session(1), entry.encode(), got]))
+    assert image.local == 8
+    assert image.names() == {(b"", 8)}
+    assert [batch.sequence for _, batch in image.batches()] == [7]
+
+
+def test_an_index_is_that_of_its_segment() -> None:
+    image = Image()
+    image.take(1, session(1) + encode_origin(1, KEY))
+    image.begin()
+    image.take(2, encode_got(1, 5, [1 << 16 | 2]))
+    assert image.skipped == 1
+    assert not image.sessions[1].inflight
+
+
+def test_a_snapshot_takes_the_place_of_older_entries() -> None:
+    image = Image()
+    image.take(1, EntryRecord(True, 1, BATCH).encode())
+    image.begin()
+    image.take(2, EntryRecord(False, 2, BATCH).encode() + encode_snapshot_end(2, 9))
+    assert image.entries == [EntryRecord(False, 2, BATCH)]
+
+
+def test_a_record_of_a_message_that_is_cut_off_anywhere_is_skipped() -> None:
+    for kind, body in (
+        (Kind.ENTRY, EntryRecord(True, 1, b"").encode()[5:]),
+        (Kind.GOT, encode_got(0, 5, [1 << 16 | 2])[5:]),
+        (Kind.GOT_AS, GotAsRecord(0, 5, 1, 2, 1, True, b"", b"").encode()[5:]),
+        (Kind.GOT_RUN, encode_got_run(0, 5, 3, 1, 2)[5:]),
+        (Kind.SENT, encode_sent(1, 2, 1, 0, 5)[5:]),
+    ):
+        for size in range(len(body)):
+            image = Image()
+            image.take(1, session(1))
+            image.take(2, bytes((kind,)) + size.to_bytes(4, "big") + body[:size])
+            found = image.sessions[1]
+            assert not (found.inflight or found.queue or image.entries), (kind, size)
+            assert image.skipped == 1 or (kind, size) == (Kind.GOT, 8)
+
+
+def test_an_entry_that_is_no_batch_is_passed_over() -> None:
+    for at in range(len(BATCH)):
+        for bit in (0x01, 0x80, 0xFF):
+            bent = bytearray(BATCH)
+            bent[at] ^= bit
+            image = Image()
+            image.take(1, EntryRecord(False, 1, bytes(bent)).encode())
+            RecordedMessages(image, 0.0, 0).get((KEY, 5))
+            assert image.skipped <= 2
+
+
 def test_the_order_of_records_decides() -> None:
     image = Image()
-    head = SessionRecord(1, 1, 4, 60.0, 5, 0, b"c", b"", b"")
-    message = MessageRecord(7, 1, False, 0, b"t", b"", b"p")
     records = [
         encode_end(9),
-        OutgoingRecord(1, 0, 7, 1, False, b"", b"").encode(),  # of a session that is not known yet
-        head.encode(),
-        message.encode(),
-        OutgoingRecord(1, 0, 7, 1, False, b"", b"").encode(),
-        OutgoingRecord(1, 0, 8, 1, False, b"", b"").encode(),
-        encode_dequeued(1, 4, 1, 8),  # the first had expired
+        encode_got(0, 7, [1 << 16]),  # to a session that is not known yet
+        session(1),
+        encode_got(0, 7, [1 << 16, 1 << 48 | 1 << 16]),
+        encode_sent(1, 4, 1, 0, 8),  # the first had expired
     ]
     image.take(1, b"".join(records))
-    assert image.sessions[1].inflight == {4: (8, 1, False, b"", b"")}
+    assert image.sessions[1].inflight == {4: ((b"", 8), 0, False, b"", b"")}
     assert not image.sessions[1].queue
-    image.take(2, head.encode())
+    image.take(2, session(1))
     assert not image.sessions[1].inflight  # recorded again
     assert image.alive == 2
+
+
+def test_records_of_a_frame_that_is_split_count_in_their_order() -> None:
+    """An identifier that was acknowledged may be in use again in the same turn."""
+    records = [
+        encode_got(0, 5, [1 << 16 | 2]),
+        encode_acknowledged(1, b"\x40\2\0\2"),
+        encode_origin(1, KEY),
+        EntryRecord(True, 1, BATCH).encode(),
+        encode_got(1, 5, [1 << 16 | 2, 1 << 48 | 1 << 16 | 3]),
+    ]
+    image = Image()
+    image.take(1, session(1))
+    for frame in read_frames(io.BytesIO(encode_frames(records, 2, 40)), 0):
+        assert not isinstance(frame, Cut)
+        image.take(*frame)
+    assert image.names() == {(KEY, 5), (KEY, 6)}
+
+
+@pytest.mark.parametrize("kind", [Kind.ENTRY, Kind.ABSORBED])
+def test_a_frame_that_begins_with_any_record_is_found_behind_damage(kind: int) -> None:
+    body = EntryRecord(True, 1, BATCH).encode()[1:]
+    frame = encode_frame([bytes((kind,)) + body], 1_700_000_000_000)
+    assert frame_within(b"damage" + frame)

@@ -328,7 +328,7 @@ def test_a_stream_that_has_grown_is_begun_anew_at_the_same_standby() -> None:
         world.pass_time(0.05)
     assert standby.kinds.count(BEGIN) > 1
     assert world.stream.state is State.SYNCED
-    assert len(standby.contents.messages) < 50
+    assert len(standby.contents.entries) < 60
     assert world.counters.standby_changes == 1
 
 
