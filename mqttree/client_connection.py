@@ -4,18 +4,15 @@ The paho client stays the same when the connection goes to another broker, so th
 what was not acknowledged, with the same packet identifiers: exactly once at QoS 2.
 
 Messages that come at QoS 1 and 2 are acknowledged when the application takes them, so no more than
-Receive Maximum wait for it. From the end of a connection until the next broker has the session, or
-has replayed what was missed, messages are held back: the older ones come first then.
+Receive Maximum wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import threading
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -39,22 +36,6 @@ ELSEWHERE: Final = (0x9C, 0x9D)
 
 INFLIGHT: Final = 500
 """messages at QoS 1 and 2 that are not acknowledged; further ones wait."""
-
-
-RECENT = 10_000
-"""messages at QoS 1 and 2 that came last and are compared with those that a broker replays."""
-
-MARGIN = 1.0
-"""s before the last sign of life of a broker that died: what was published then may have come."""
-
-LATENCY = 0.5
-"""s that such messages took at most on their way to the client."""
-
-DIGEST = 8
-"""bytes by which such a message is known to the client, and named to brokers."""
-
-REPLAYED = "mqttree-replayed"
-"""The User Property of messages that a broker replays."""
 
 
 class ConnectionLostError(Exception):
@@ -81,7 +62,7 @@ class Arrival(NamedTuple):
     message: Message
     connection: Connection
     mid: int
-    """Packet identifier, 0: it is acknowledged."""
+    """Packet identifier, 0 at QoS 0."""
     session: int
     """Which session of its connection it belongs to."""
 
@@ -150,18 +131,6 @@ class Connection:
         self._session = 0  # counts those that brokers have begun
         # QoS 2 messages of this session that are acknowledged; the broker may ask again.
         self._completed: deque[int] = deque(maxlen=options.receive_maximum)
-        # What came, or was replayed: when (s), and a digest of topic and payload.
-        self._recent: deque[tuple[float, bytes]] = deque(maxlen=RECENT)
-        self._heard = time.monotonic()  # s; the last sign of life of the broker
-        self._granted = self._heard  # s; the last SUBACK
-        # Since when messages may be missing (s).
-        self._missing_since: float | None = None
-        # Of that, what was published before the subscriptions at this broker, and is not known to
-        # be left out there; since when (s).
-        self._had: Counter[bytes] = Counter()
-        self._had_since = 0.0
-        # Messages queued meanwhile, with the origin and number of a replay, "" for others.
-        self._held: list[tuple[Message, str]] | None = None
         self._paho = self._new_paho(will)
 
     def _new_paho(self, will: tuple[str, bytes, int, bool] | None) -> paho.Client:
@@ -208,9 +177,7 @@ class Connection:
 
     def _paho_message(self, client: Any, data: Any, message: paho.MQTTMessage) -> None:
         found = Message(message.topic, bytes(message.payload), message.qos, message.retain)
-        named = getattr(message.properties, "UserProperty", ()) if message.qos else ()
-        replayed = next((value for name, value in named if name == REPLAYED), "")
-        self._call(self._arrived, found, message.mid, replayed)
+        self._call(self._arrived, found, message.mid)
 
     def _paho_published(
         self, client: Any, data: Any, mid: int, reason: Any, properties: Any
@@ -244,98 +211,22 @@ class Connection:
             else:
                 self._connack.set_result(present)
 
-    def _arrived(self, message: Message, mid: int, replayed: str) -> None:
-        self._heard = time.monotonic()
-        if message.qos and not replayed:
-            self._recent.append((self._heard, digest_of(message)))
-        if self._held is not None and not message.topic.startswith("$"):
-            # The broker is to go on: what answers the question for replays comes behind it.
-            self._held.append((message, replayed))
-            self.acknowledge(mid, message.qos, self._session)
-        elif replayed and not self._is_new(message):  # it was late
-            self.acknowledge(mid, message.qos, self._session)
-        else:
-            self._on_message(Arrival(message, self, mid, self._session))
+    def _arrived(self, message: Message, mid: int) -> None:
+        self._on_message(Arrival(message, self, mid, self._session))
 
     def acknowledge(self, mid: int, qos: int, session: int) -> None:
         """Acknowledge a message that has come, unless its session is gone.
 
         Args:
-            `mid`: its packet identifier, 0: nothing is to be done.
+            `mid`: its packet identifier, 0 at QoS 0.
             `qos`: of the message.
             `session`: the one in which it came.
         """
-        if not (mid and qos) or session != self._session:
+        if not qos or session != self._session:
             return
         if qos == 2:
             self._completed.append(mid)
         self._paho.ack(mid, qos)
-
-    def _interrupt(self) -> None:
-        """Hold messages back from now on, as some may be missing ahead of them."""
-        if self._missing_since is None:
-            self._missing_since = self._heard
-        self._flush()
-        # The next broker does not know what this one has replayed, or left out.
-        self._had_since = since = self._missing_since
-        self._had = Counter([content for at, content in self._recent if at >= since])
-        self._held = []
-
-    def resume(self) -> None:
-        """Let messages go on: none is missing, or those that were have come."""
-        self._flush()
-        self._missing_since, self._held = None, None
-
-    def _flush(self) -> None:
-        """Hand over what was held back, what is replayed first, but for what has come before."""
-        for message, replayed in sorted(self._held or (), key=lambda held: _place(held[1])):
-            if not replayed or self._is_new(message):
-                self._on_message(Arrival(message, self, 0, self._session))
-
-    def _is_new(self, message: Message) -> bool:
-        """Whether a replayed message is none that had come; of equal ones each counts once."""
-        content = digest_of(message)
-        if self._had[content] > 0:
-            self._had[content] -= 1
-            return False
-        self._recent.append((time.monotonic(), content))
-        return True
-
-    def had(self) -> bytes:
-        """Return digests of what had come of the time that is asked for, no more than `RECENT`."""
-        known = self._had.elements()
-        return b"".join(content for content, _ in zip(known, range(RECENT), strict=False))
-
-    def left_out(self, digests: bytes) -> None:
-        """Note which of these messages a broker has not replayed: others that come and are equal to
-        them are new. `digests`: one after another."""
-        for at in range(0, len(digests), DIGEST):
-            content = digests[at : at + DIGEST]
-            if self._had[content] > 0:
-                self._had[content] -= 1
-
-    def look_back(self, slack: float) -> float:
-        """Return how far a question for missed messages is to look back (s): to what was published
-        shortly before the last sign of life of the broker, but not before the last SUBACK.
-
-        Args:
-            `slack`: s more, as brokers look back from when the question reaches them.
-        """
-        now = time.monotonic()
-        since = now if self._missing_since is None else self._missing_since - MARGIN
-        since = max(since, self._granted) - slack
-        # What is replayed was published after that, so it came after that, if it came.
-        for at, content in self._recent:
-            if since <= at < self._had_since:
-                self._had[content] += 1
-        self._had_since = min(since, self._had_since)
-        return now - since
-
-    def is_missing(self, at: float) -> bool:
-        """Whether messages may be missing that were published before a time (s)."""
-        return self._missing_since is not None and at > max(
-            self._missing_since - LATENCY, self._granted
-        )
 
     def _disconnected(self, reason: str, where: str) -> None:
         self.reference = where or self.reference
@@ -349,7 +240,6 @@ class Connection:
             self.up = False
             self._ready.clear()
             if self._wanted:
-                self._interrupt()
                 self._on_lost(self)
 
     def _on_answer(self, mid: int, codes: list[int]) -> None:
@@ -379,9 +269,6 @@ class Connection:
         """Connect to a broker, in place of the one where it is. Returns whether the session was
         there. Raises ConnectionLostError.
 
-        Messages are held back from then on if the session was not there and the connection has been
-        at another broker: call `resume`.
-
         Args:
             `host`, `port`: where the broker is reached.
             `address`: of the broker, as the federation says it.
@@ -389,8 +276,6 @@ class Connection:
         self._wanted = False
         self.up = False
         self._ready.clear()
-        if self.known:
-            self._interrupt()
         await self._loop.run_in_executor(None, self._leave)
         # What the older connection had to say has been said by now.
         await asyncio.sleep(0)
@@ -405,8 +290,6 @@ class Connection:
         finally:
             self._connack = None
         self.address = address
-        if present or not self.known:
-            self.resume()
         self.up = self.known = self._wanted = True
         self._ready.set()
         return present
@@ -435,19 +318,16 @@ class Connection:
         [code] = await self._subscribe([(topic_filter, qos)])
         if code >= 0x80:
             raise SubscriptionRefusedError(f"{topic_filter}: refused with 0x{code:02x}")
-        if self._missing_since is None:
-            self._granted = self._heard
 
-    async def subscribe_again(self, filters: Sequence[tuple[str, int]]) -> list[str]:
-        """Subscribe a new session to `filters`, each with its QoS, that an earlier one had; return
-        those that the broker refuses. Raises ConnectionLostError."""
+    async def subscribe_all(self, filters: Sequence[tuple[str, int]]) -> list[str]:
+        """Subscribe to `filters`, each with its QoS, in one packet; return those that the broker
+        refuses. Raises ConnectionLostError."""
         codes = await self._subscribe(filters)
         return [name for (name, _), code in zip(filters, codes, strict=True) if code >= 0x80]
 
     async def _subscribe(self, filters: Sequence[tuple[str, int]]) -> list[int]:
         """Subscribe in one packet; return the Reason Codes."""
         codes = list(await self._ask(lambda: self._paho.subscribe(list(filters))))
-        self._heard = time.monotonic()
         return codes if len(codes) == len(filters) else [0x80] * len(filters)
 
     async def unsubscribe(self, topic_filter: str) -> None:
@@ -522,19 +402,6 @@ def _reference(reason: Any, properties: Any) -> str:
     if reason.value not in ELSEWHERE:
         return ""
     return str(getattr(properties, "ServerReference", ""))
-
-
-def digest_of(message: Message) -> bytes:
-    """Return the digest of a message's topic and payload."""
-    content = message.topic.encode() + b"\0" + message.payload
-    return hashlib.blake2b(content, digest_size=DIGEST).digest()
-
-
-def _place(replayed: str) -> tuple[bool, str, int]:
-    """Return where a message comes among those that were held back: a replay, which is named by its
-    origin and number, ahead of others, in the order of its origin."""
-    origin, _, number = replayed.rpartition(":")
-    return not replayed, origin, int(number) if len(number) < 20 and number.isdecimal() else 0
 
 
 async def _all(futures: list[asyncio.Future[None]]) -> None:

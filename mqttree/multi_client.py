@@ -19,7 +19,6 @@ import contextlib
 import json
 import logging
 import time
-from binascii import a2b_base64, b2a_base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -36,23 +35,6 @@ from mqttree.client_connection import (
 
 QUESTION: Final = "$mqttree/placement"
 """The topic of questions."""
-
-REPLAY: Final = "$mqttree/replay"
-"""The topic of questions for messages that were missed."""
-
-REPLAY_WAIT: Final = 2.0
-"""s for these; a broker answers within 0.7 s."""
-
-REPLAY_PAUSES: Final = (0.1, 0.5, 0.5, 0.5)
-"""s between such questions, until all brokers have answered in time: brokers take two at once, and
-two a second."""
-
-REPLAY_SLACK: Final = 0.05
-MAX_REPLAY_SLACK: Final = 5.0
-"""s that such a question takes until all brokers have it, if nothing else is known, and at most."""
-
-MAX_REPLAY: Final = 60.0
-"""s that such a question looks back at most."""
 
 AT_ONCE: Final = 200
 """filters of one SUBSCRIBE of a connection that goes on elsewhere."""
@@ -157,12 +139,10 @@ class MultiClient:
         )
         self._will = will
         self._reach = reach
-        # No more than twice `max_waiting`, but for what brokers replay after a death.
+        # No more than twice `max_waiting`.
         self._queue: asyncio.Queue[Arrival] = asyncio.Queue()
         self.dropped = 0
         """Messages at QoS 0 that were dropped because too many waited for the application."""
-        self._replays: dict[str, asyncio.Future[dict[str, Any]]] = {}  # by topic of the answer
-        self._replaying: bool | None = None  # whether brokers replay, if that is known
         self._filters: dict[str, _Filter] = {}
         self._topics: dict[str, Connection | None] = {}  # that it publishes
         self._connections: dict[str, Connection] = {}  # by client identifier
@@ -303,14 +283,11 @@ class MultiClient:
                 self._queue.put_nowait(arrival)
             return
         arrival.acknowledge()
-        waiting = self._replays.get(message.topic)
-        if message.topic == self._response:
-            waiting = self._answer
-        if waiting is not None:
+        if message.topic == self._response and self._answer is not None:
             with contextlib.suppress(ValueError):
                 body = json.loads(message.payload)
-                if not waiting.done() and isinstance(body, dict):
-                    waiting.set_result(body)
+                if not self._answer.done() and isinstance(body, dict):
+                    self._answer.set_result(body)
 
     def _lost(self, connection: Connection) -> None:
         """A connection broke: it goes on at another broker at once, and is placed again later."""
@@ -362,68 +339,13 @@ class MultiClient:
         host, port = split_address(self._reach(address))
         again = connection.known
         present = await connection.connect(host, port, address)
-        answers = [(f"{self._responses}/+", 1)] if connection is self._first else []
-        if present or not again:
-            for topic_filter, qos in answers:
-                await connection.subscribe(topic_filter, qos)
-        else:
-            await self._begin_again(connection, answers)
-
-    async def _begin_again(self, connection: Connection, answers: list[tuple[str, int]]) -> None:
-        """Give a new session the filters of an earlier one, and what that one has missed; messages
-        go on then. `answers`: filters of what is answered, with their QoS."""
-        filters = [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
-        topic = ""
-        if self._replaying is not False and any(qos for _, qos in filters):
-            # At QoS 2, so that the answer comes behind all messages.
-            topic = f"$mqttree/answers/{connection.client_id}/replay"
-            answers = [*answers, (topic, 2)]
+        filters = [(f"{self._responses}/+", 1)] if connection is self._first else []
+        if again and not present:
+            filters += [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
         # All in one packet: brokers have each SUBSCRIBE wait until all others know of it.
-        wanted, refused = answers + filters, set[str]()
-        for first in range(0, len(wanted), AT_ONCE):
-            refused.update(await connection.subscribe_again(wanted[first : first + AT_ONCE]))
-        for name in refused:
-            log.warning("%s: refused", name)
-        if topic and topic not in refused:
-            await self._replay(connection, topic)
-        connection.resume()
-
-    async def _replay(self, connection: Connection, topic: str) -> None:
-        """Have a broker replay what was published for a session whose broker has died: it has been
-        subscribed to again by now, and other brokers keep that for the dead one. `topic`: of the
-        answer."""
-        answer: dict[str, Any] = {}
-        try:
-            slack = REPLAY_SLACK
-            for pause in (*REPLAY_PAUSES, 0.0):
-                future = self._replays[topic] = asyncio.get_running_loop().create_future()
-                asked = time.monotonic()
-                seconds = min(MAX_REPLAY, connection.look_back(slack))
-                had = b2a_base64(connection.had(), newline=False).decode()
-                question = {"seconds": seconds, "had": had}
-                async with asyncio.timeout(REPLAY_WAIT):
-                    await connection.publish(REPLAY, json.dumps(question).encode(), 0, False, topic)
-                    answer = await future
-                # An older broker replays them, and says nothing of it.
-                with contextlib.suppress(ValueError):
-                    connection.left_out(a2b_base64(str(answer.get("left_out", ""))))
-                # Brokers look back from when they have the question, at the latest now.
-                took = time.monotonic() - asked
-                if answer.get("complete", "error" not in answer) and not connection.is_missing(
-                    asked - seconds + took
-                ):
-                    break
-                # Some broker is slow. What has been replayed does not come again.
-                slack = min(MAX_REPLAY_SLACK, max(slack, 2 * took))
-                await asyncio.sleep(pause)
-        except TimeoutError:
-            self._replaying = self._replaying or False
-            log.info("%s does not replay messages", connection.address)
-        else:
-            self._replaying = True
-            log.info("%s: %s messages are replayed", connection.client_id, answer.get("replayed"))
-        finally:
-            self._replays.pop(topic, None)
+        for first in range(0, len(filters), AT_ONCE):
+            for name in await connection.subscribe_all(filters[first : first + AT_ONCE]):
+                log.warning("%s: refused", name)
 
     async def _patiently(
         self, connection: Connection, call: Callable[[Connection], Awaitable[None]]

@@ -64,11 +64,14 @@ class Broker(Program):
 
 
 @contextlib.contextmanager
-def federation(count: int) -> Iterator[list[Broker]]:
-    """Start `count` brokers; yields them when they are one federation, and ends them. Raises
-    LoopbackError: they do not become one."""
+def federation(count: int, config: str = "") -> Iterator[list[Broker]]:
+    """Start `count` brokers with a `config` (YAML); yields them when they are one federation, and
+    ends them. Raises LoopbackError: they do not become one."""
     folder = Path(tempfile.mkdtemp(prefix="mqttree-placement-"))
+    file = folder / "mqttree.yaml"
+    file.write_text(config)
     flags = ["--cluster", "placement", "--discovery", "static", "--log-level", "warning"]
+    flags += ["--config", str(file)]
     brokers: list[Broker] = []
     try:
         for name in (f"b{number}" for number in range(count)):

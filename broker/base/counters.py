@@ -169,9 +169,6 @@ class Counted:
     rebalanced: int = 0
 
     # Clients whose broker died
-    session_replays: int = 0
-    session_replays_incomplete: int = 0
-    session_replayed: int = 0
 
     # The journal and the log tail
     journal_frames: int = 0

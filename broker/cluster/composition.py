@@ -68,7 +68,6 @@ from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
 from mqttree.broker.cluster.sessions.session_contents import SessionContents
 from mqttree.broker.cluster.sessions.session_history import SessionHistory
-from mqttree.broker.cluster.sessions.session_replay import SessionReplay
 from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
 from mqttree.broker.cluster.sessions.takeover import Takeover
 from mqttree.broker.cluster.sessions.tombstones import Tombstones
@@ -353,17 +352,6 @@ class ClusterParts:
         self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.delivered_ranges
         )
-        self.session_replay: SessionReplay = SessionReplay(
-            node,
-            turns=node.turns,
-            retained=node.retained,
-            database=self.database,
-            bus=self.bus,
-            origins=self.origins,
-            log=self.replay_log,
-            history=self.session_history,
-            report=self,
-        )
         self.pinned_entries: PinnedEntries = PinnedEntries(node, self.replay_log)
         self.tombstones: Tombstones = Tombstones(node, self.directory)
         self._build_handover(node)
@@ -534,7 +522,6 @@ class ClusterParts:
             self.handover.size
             + self.takeover.arriving
             + self.session_merge.arriving
-            + self.session_replay.arriving
             + self.pinned_entries.size
         )
         said = self.database.memory + self.strategy.memory + self.images.size

@@ -133,8 +133,6 @@ def member_event_order(parts: ClusterParts) -> EventOrder:
             parts.resync.route_changed,
             # and the log is kept for a broker that is back and is about to ask.
             parts.absent_members.route_changed,
-            # What a broker that is gone does not answer is not waited for.
-            parts.session_replay.route_changed,
             # Where clients should connect is of no concern to messages.
             parts.placement.route_changed,
             parts.gone_brokers.route_changed,

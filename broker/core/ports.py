@@ -558,20 +558,16 @@ class Redirecting(Protocol):
         was made up here; `now`: s."""
 
 
-class Answering(Protocol):
-    """Answers what clients ask by publishing to a topic below `$mqttree/`."""
-
-    def request(self, session: Session, message: Message, properties: Properties, /) -> int:
-        """A client (`session`) asks by a `message`; `properties`: of its PUBLISH. Returns the
-        Reason Code of its acknowledgement; the answer goes to the session."""
-
-
-class Placing(Answering, Protocol):
+class Placing(Protocol):
     """Where clients should connect."""
 
     @property
     def redirector(self) -> Redirecting:
         """Sends clients there."""
+
+    def request(self, session: Session, message: Message, properties: Properties, /) -> int:
+        """A client (`session`) asks by a `message`; `properties`: of its PUBLISH. Returns the
+        Reason Code of its acknowledgement; the answer goes to the session."""
 
 
 class Cluster(Protocol):
@@ -640,11 +636,6 @@ class Cluster(Protocol):
     @property
     def placement(self) -> Placing:
         """Answers clients that ask where they should connect (`$mqttree/placement`)."""
-
-    @property
-    def session_replay(self) -> Answering:
-        """Answers clients that ask for the messages of the last seconds (`$mqttree/replay`), as
-        their former broker died."""
 
     @property
     def memory(self) -> int:

@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 PLACEMENT: Final = b"$mqttree/placement"
 """The topic of questions about where a client should connect."""
 
-REPLAY: Final = b"$mqttree/replay"
-"""The topic of questions for the messages of the last seconds."""
-
-QUESTIONS: Final = frozenset((PLACEMENT, REPLAY))
-
 
 def publish(client: Client, packet: Publish) -> None:
     """Handle a PUBLISH that is not on the fast path. Raises ProtocolViolation."""
@@ -78,20 +73,15 @@ def publish(client: Client, packet: Publish) -> None:
         client.note_refusal("publish to", topic.decode(), why)
         refuse(client, packet.qos, packet_id, ReasonCode.PAYLOAD_FORMAT_INVALID, why)
         return
-    if topic in QUESTIONS and client.version == 5:
+    if topic == PLACEMENT and client.version == 5:
         _request(client, message, packet_id, properties or {})
     else:
         _accept(client, message, packet_id)
 
 
 def _request(client: Client, message: Message, packet_id: int, properties: Properties) -> None:
-    """Take a question where the client should connect, or for the messages of the last seconds: it
-    has no receivers."""
-    cluster = client.node.cluster
-    ask = (
-        cluster.placement.request if message.topic == PLACEMENT else cluster.session_replay.request
-    )
-    reason = ask(client.session, message, properties)
+    """Take a question where the client should connect: it has no receivers."""
+    reason = client.node.cluster.placement.request(client.session, message, properties)
     if reason >= 0x80:
         refuse(client, message.qos, packet_id, reason, "a question that is not answered so")
     else:

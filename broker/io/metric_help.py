@@ -133,9 +133,6 @@ COUNTER_HELP = {
     "redirect_topics_invalid": "CONNECTs whose mqttree-topics was invalid or not allowed: ignored.",
     "rebalanced": "Clients that this broker, as the one that decides, chose to be moved.",
     # Clients whose broker died
-    "session_replays": "Questions of clients for the messages of the last seconds.",
-    "session_replays_incomplete": "Such questions that not all brokers answered in time, or whole.",
-    "session_replayed": "Messages that clients got so.",
     # The journal and the log tail
     "journal_frames": "Frames written to the journal.",
     "journal_bytes": "Bytes written to the journal.",

@@ -103,6 +103,11 @@ class Broker(Program):
         state: dict[str, Any] | None = self.get("/api/v1/federation")
         return state
 
+    def has_standby(self) -> bool:
+        """Whether its journal is at another broker."""
+        standby = (self.state() or {}).get("standby") or {}
+        return bool(standby.get("name"))
+
     def view(self) -> dict[str, Any]:
         """What /api/v1/federation says; it has to answer."""
         return until(self.state, f"{self.name} answers")

@@ -59,7 +59,6 @@ class NoCluster:
         self.recently_elsewhere = NoPart(elsewhere=says(False))
         redirector = NoPart(connecting=says(False))
         self.placement = NoPart(redirector=redirector, request=says(0x83))
-        self.session_replay = NoPart(request=says(0x83))
         self.retained_sync = self.subscription_starts = self.link_registry = NoPart()
         self.posted_sessions = self.agenda = NoPart()
 

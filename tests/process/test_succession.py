@@ -22,14 +22,9 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
             found.add(data=request.param)
         found.agree()
         for broker in found.brokers:
-            until(lambda broker=broker: has_standby(broker), f"{broker.name} has a standby")
+            until(broker.has_standby, f"{broker.name} has a standby")
         yield found
         found.show()
-
-
-def has_standby(broker: Broker) -> bool:
-    standby = (broker.state() or {}).get("standby") or {}
-    return bool(standby.get("name"))
 
 
 def kill(broker: Broker) -> None:

@@ -13,7 +13,7 @@ from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SI
 from mqttree.broker.cluster.sessions.messages_under_way import COMPLETE_TIME
 from mqttree.broker.cluster.sessions.posted_sessions import SLICE
 from mqttree.broker.cluster.sessions.takeover import REPAIR_S
-from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from mqttree.broker.cluster.strategy.subscription_barrier import LOST, SubscriptionBarrier
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
 from mqttree.broker.wire import (
@@ -361,6 +361,28 @@ def test_a_client_that_is_faster_than_the_news_of_a_death_waits_shortly(routing:
     assert not back.present
     assert row.world.now - began < 2 * REPAIR_S
     assert row.node(2).counters.session_takeovers_timed_out == 1
+
+
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_client_whose_broker_died_is_granted_its_filters_at_once(
+    routing: str, victim: int
+) -> None:
+    """Each SUBSCRIBE waits until the other broker has said what it has published, one that names a
+    filter within an earlier one, too: none waits for a wave that has not been sent."""
+    row = Row(3, meshed=True, routing=routing)
+    row.connect(victim).subscribe("a/#")
+    publishers = [row.connect(index, f"p{index}") for index in range(3) if index != victim]
+    row.host(victim).kill()
+    row.run(0.02)
+    back = row.connect((victim + 1) % 3)
+    for number, topic_filter in enumerate(("a/#", "a/b", "$mqttree/answers/c/+", "a/+")):
+        began = row.world.now
+        back.send(Subscribe(1 + number, [SubscriptionRequest(topic_filter, 1)]))
+        for publisher in publishers:
+            publisher.publish("a/b", b"%d" % number)
+        row.until(lambda n=number: sum(isinstance(p, Suback) for p in back.packets) > n)
+        assert row.world.now - began < LOST / 4
 
 
 def test_a_takeover_from_a_silent_broker_times_out() -> None:

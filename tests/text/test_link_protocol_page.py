@@ -14,7 +14,7 @@ from mqttree.broker.cluster.directory import questions, unicast_bus
 from mqttree.broker.cluster.link import control_records
 from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
 from mqttree.broker.cluster.placement import placement_messages
-from mqttree.broker.cluster.sessions import replay_messages, takeover_messages
+from mqttree.broker.cluster.sessions import takeover_messages
 from mqttree.broker.cluster.sharing import assignments, catchup
 from mqttree.broker.cluster.strategy import path_change
 from mqttree.broker.config.routing_modes import ROUTINGS
@@ -70,7 +70,6 @@ ROUTED = {
         takeover_messages,
         *("SESSION_REQUEST", "SESSION_ANSWER", "SESSION_ENDED", "SESSION_PART"),
     ),
-    "sessions/replay_messages": named(replay_messages, "RECENT", "RECENT_PART"),
     "delivery/answers": named(answers, "FEED_ASK", "FEED_ANSWER", "FEED_PIECE"),
     "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
     "delivery/tail_offers": named(tail_offers, "TAIL_OFFER", "TAIL_LACK", "TAIL_PIECE"),

@@ -87,19 +87,15 @@ class UnicastBus:
         self._passed: dict[bytes, tuple[bytes, bool]] = {}
         self.records: dict[int, Handler] = {ROUTED: self._routed_received}
 
-    def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
-        """Give messages to this broker of this `kind` (0 to 255) to `receiver`. `pieces`: they come
-        in pieces, and at this position the body says in 4 bytes each to which message a piece
-        belongs, and which one it is."""
+    def receive(self, kind: int, receiver: Receiver) -> None:
+        """Give messages to this broker of this `kind` (0 to 255) to `receiver`."""
         self._own[kind] = receiver
-        self.receive_over(
-            kind, lambda sender, body, now, link: receiver(sender, body, now), pieces=pieces
-        )
+        self.receive_over(kind, lambda sender, body, now, link: receiver(sender, body, now))
 
     def receive_over(self, kind: int, receiver: LinkReceiver, *, pieces: int | None = None) -> None:
         """Give messages of this `kind` to `receiver`, which also gets the link over which they
-        came.
-        `pieces`: as for `receive`."""
+        came. `pieces`: they come in pieces, and at this position the body says in 4 bytes each to
+        which message a piece belongs, and which one it is."""
         self._receivers[kind] = receiver
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces

@@ -27,8 +27,6 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 * `session_entries` reads what brokers post of their sessions, `tombstones` remembers sessions that
   have ended while brokers are away, `recently_elsewhere` which clients were elsewhere a moment ago.
 * `image_states` is the table of an image that a standby has of another broker.
-* `session_replay` gives a client whose broker died the messages of the last seconds, by
-  `replay_messages`.
 
 States, in short:
 

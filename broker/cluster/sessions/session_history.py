@@ -122,14 +122,6 @@ class SessionHistory:
         numbers.add(number)
         return new
 
-    def lacks(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Note that a `session` gets number `number` of the origin `key`, of this `topic`, from a
-        log. Returns False if it has got it before, or an older session that was merged into it
-        has."""
-        if self.delivered_to_merged(session, key, number, topic):
-            return False
-        return self.offers(session, key, number)
-
     def merged(self, session: Session, old: MergedHistory) -> None:
         """Note that an old session has been merged into a newer one."""
         self._merged.setdefault(session, []).append(old)
@@ -181,7 +173,8 @@ class SessionHistory:
         if (
             wanted
             and not older(session, key, number)
-            and self.lacks(session, key, number, message.topic)
+            and not self.delivered_to_merged(session, key, number, message.topic)
+            and self.offers(session, key, number)
         ):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published

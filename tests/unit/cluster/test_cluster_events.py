@@ -64,7 +64,6 @@ ORDER: dict[type[Event], list[str]] = {
         "GapRecovery.route_changed",
         "Resync.route_changed",
         "AbsentMembers.route_changed",
-        "SessionReplay.route_changed",
         "PlacementService.route_changed",
         "GoneBrokers.route_changed",
     ],
