@@ -21,6 +21,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 CONNECT_WAIT: Final = 5.0
 """s for CONNACK."""
@@ -112,6 +113,8 @@ class Connection:
         Reference; MQTT 5, 4.11)."""
         self.known = False
         """Whether it has been connected once."""
+        self.subscribed = False
+        """Whether its session has its filters; one that a broker has begun lacks them."""
         # Held by the thread that dials or disconnects: `close` comes while another one dials.
         self._dialling = threading.Lock()
         self.moving = asyncio.Lock()
@@ -121,7 +124,7 @@ class Connection:
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
-        self._connack: asyncio.Future[bool] | None = None
+        self._connack: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._early: dict[int, Any] = {}
         self._published: dict[int, asyncio.Future[None]] = {}
@@ -204,12 +207,13 @@ class Connection:
         elif not failed:
             self._session += 1
             self._completed.clear()
+            self.subscribed = False
         if self._connack is not None and not self._connack.done():
             if failed:
                 self.reference = where
                 self._connack.set_exception(ConnectionLostError(reason))
             else:
-                self._connack.set_result(present)
+                self._connack.set_result(None)
 
     def _arrived(self, message: Message, mid: int) -> None:
         self._on_message(Arrival(message, self, mid, self._session))
@@ -231,6 +235,8 @@ class Connection:
     def _disconnected(self, reason: str, where: str) -> None:
         self.reference = where or self.reference
         if self._connack is not None and not self._connack.done():
+            # The broker may have begun a session.
+            self.subscribed = False
             self._connack.set_exception(ConnectionLostError(reason))
         for future in self._answers.values():
             if not future.done():
@@ -265,9 +271,9 @@ class Connection:
         """Wait until it is connected."""
         await self._ready.wait()
 
-    async def connect(self, host: str, port: int, address: str) -> bool:
-        """Connect to a broker, in place of the one where it is. Returns whether the session was
-        there. Raises ConnectionLostError.
+    async def connect(self, host: str, port: int, address: str) -> None:
+        """Connect to a broker, in place of the one where it is. Then `subscribed` says whether the
+        session was there with its filters. Raises ConnectionLostError.
 
         Args:
             `host`, `port`: where the broker is reached.
@@ -284,15 +290,17 @@ class Connection:
         try:
             await self._loop.run_in_executor(None, self._dial, host, port)
             async with asyncio.timeout(CONNECT_WAIT):
-                present = await self._connack
-        except (OSError, TimeoutError, ValueError) as error:
+                await self._connack
+        except TimeoutError:
+            self.subscribed = False
+            raise ConnectionLostError("no answer") from None
+        except (OSError, ValueError) as error:
             raise ConnectionLostError(str(error) or type(error).__name__) from None
         finally:
             self._connack = None
         self.address = address
         self.up = self.known = self._wanted = True
         self._ready.set()
-        return present
 
     def _leave(self) -> None:
         """End the connection; its session goes on elsewhere, and its will is not sent."""
@@ -315,17 +323,21 @@ class Connection:
     async def subscribe(self, topic_filter: str, qos: int) -> None:
         """Subscribe to `topic_filter` with `qos`. Raises ConnectionLostError, and
         SubscriptionRefusedError if the broker refuses it."""
-        [code] = await self._subscribe([(topic_filter, qos)])
+        [code] = await self._subscribe([(topic_filter, SubscribeOptions(qos))])
         if code >= 0x80:
             raise SubscriptionRefusedError(f"{topic_filter}: refused with 0x{code:02x}")
 
     async def subscribe_all(self, filters: Sequence[tuple[str, int]]) -> list[str]:
         """Subscribe to `filters`, each with its QoS, in one packet; return those that the broker
-        refuses. Raises ConnectionLostError."""
-        codes = await self._subscribe(filters)
+        refuses. What is retained comes for those that the session lacks. Raises
+        ConnectionLostError."""
+        handling = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+        codes = await self._subscribe(
+            [(name, SubscribeOptions(qos, retainHandling=handling)) for name, qos in filters]
+        )
         return [name for (name, _), code in zip(filters, codes, strict=True) if code >= 0x80]
 
-    async def _subscribe(self, filters: Sequence[tuple[str, int]]) -> list[int]:
+    async def _subscribe(self, filters: Sequence[tuple[str, SubscribeOptions]]) -> list[int]:
         """Subscribe in one packet; return the Reason Codes."""
         codes = list(await self._ask(lambda: self._paho.subscribe(list(filters))))
         return codes if len(codes) == len(filters) else [0x80] * len(filters)

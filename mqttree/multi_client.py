@@ -337,15 +337,16 @@ class MultiClient:
 
     async def _connect(self, connection: Connection, address: str) -> None:
         host, port = split_address(self._reach(address))
-        again = connection.known
-        present = await connection.connect(host, port, address)
+        await connection.connect(host, port, address)
+        if connection.subscribed:
+            return
         filters = [(f"{self._responses}/+", 1)] if connection is self._first else []
-        if again and not present:
-            filters += [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
+        filters += [(name, at.qos) for name, at in self._filters.items() if at.at is connection]
         # All in one packet: brokers have each SUBSCRIBE wait until all others know of it.
         for first in range(0, len(filters), AT_ONCE):
             for name in await connection.subscribe_all(filters[first : first + AT_ONCE]):
                 log.warning("%s: refused", name)
+        connection.subscribed = True
 
     async def _patiently(
         self, connection: Connection, call: Callable[[Connection], Awaitable[None]]

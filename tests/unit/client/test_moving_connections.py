@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from mqttree.client_connection import Connection, ConnectionLostError
-from mqttree.multi_client import MultiClient
+from mqttree.client_connection import Connection, ConnectionLostError, Options
+from mqttree.multi_client import MultiClient, _Filter
 
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
@@ -76,3 +76,61 @@ async def test_another_death_meanwhile_has_the_connection_go_on_once() -> None:
     await at_rest(client)
     assert client.tried == ["b:2", "c:3"]
     assert connection.up
+
+
+class Played(Connection):
+    """A connection whose brokers the test plays: what each does with CONNECT, in this order."""
+
+    def __init__(self, *brokers: str) -> None:
+        options = Options(None, None, 30, 300, None, 100)
+        super().__init__("multi", options, None, on_message=print, on_lost=print)
+        self.brokers = list(brokers)
+        self.broker = ""
+        self.filters: list[str] = []
+
+    def _leave(self) -> None: ...
+
+    def _dial(self, host: str, port: int) -> None:
+        self.broker = self.brokers.pop(0)
+        if self.broker == "refuses":
+            self._call(self._connected, False, "busy", True, "")
+        elif self.broker == "dies before CONNACK":
+            self._call(self._disconnected, "it died", "")
+        elif self.broker == "is down":
+            raise OSError
+        else:
+            self._call(self._connected, self.broker == "has the session", "", False, "")
+
+    async def _subscribe(self, filters: Sequence[tuple[str, Any]]) -> list[int]:
+        if self.broker == "dies before SUBACK":
+            raise ConnectionLostError("it died")
+        self.filters += [name for name, _ in filters]
+        return [1 for _ in filters]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "subscribes"),
+    [
+        (["has the session"], False),
+        (["refuses", "has the session"], False),
+        (["is down", "has the session"], False),
+        (["begins one"], True),
+        (["dies before SUBACK", "has the session"], True),
+        (["dies before CONNACK", "has the session"], True),
+        (["dies before CONNACK", "is down", "refuses", "has the session"], True),
+    ],
+)
+async def test_a_session_that_may_lack_its_filters_gets_them(
+    brokers: list[str], subscribes: bool
+) -> None:
+    """A broker may begin a session and die before its client can subscribe, or know of it."""
+    client = MultiClient(ADDRESSES, "multi")
+    connection = client._connections["multi"] = Played("begins one", *brokers)
+    answers = "$mqttree/answers/multi/+"
+    await client._connect_anywhere(connection)
+    assert connection.filters == [answers]
+    client._filters["a"] = _Filter(1, connection)
+    connection.filters.clear()
+    await client._connect_anywhere(connection)
+    assert not connection.brokers
+    assert connection.filters == ([answers, "a"] if subscribes else [])
