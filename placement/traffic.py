@@ -129,14 +129,6 @@ def internal_on_tree(
     return total
 
 
-def flooded(rates: Sequence[float], brokers: int) -> float:
-    """Return the messages/s over all links of a spanning tree where each message takes all of them.
-
-    `rates`: of the topics; `brokers`: how many.
-    """
-    return (brokers - 1) * math.fsum(rates)
-
-
 _PARENTS: dict[str, Callable[[int], int]] = {
     "star": lambda _: 0,
     "line": lambda broker: broker - 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.wire.packets import Will
 from mqttree.broker.wire.properties import Property, encode_properties, lifetime, split_expiry
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 Name = tuple[bytes, int]
 """The name of a message: the origin that numbered it, and its sequence number there (see
-`broker/cluster/delivery/origins.py`). It keeps its name at all brokers and in all sessions."""
-
-NO_NAME: Final[Name] = (b"", 0)
-"""Of a message that no broker numbered: one of the broker's own, or a copy of a retained one that a
-new subscription gets."""
+`broker/cluster/delivery/origins.py`). It keeps its name at all brokers and in all sessions. It is
+b"", 0 for a message that no broker numbered: one of the broker's own, or a copy of a retained one
+that a new subscription gets."""
 
 
 class Stamp(NamedTuple):

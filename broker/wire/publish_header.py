@@ -37,8 +37,6 @@ PUBREC_HEAD: Final = bytes((PUBREC, 2))
 PUBREL_HEAD: Final = bytes((PUBREL, 2))
 PUBCOMP_HEAD: Final = bytes((PUBCOMP, 2))
 """What is before the packet identifier of an acknowledgement without reason code."""
-ACK_SIZE: Final = 4
-"""bytes of such an acknowledgement."""
 
 HIGH: Final = b"".join(bytes((n,)) * 256 for n in range(256))
 LOW: Final = bytes(range(256)) * 256

@@ -37,10 +37,6 @@ def mean_internal(network: str, strategy: str) -> float:
     return statistics.fmean(drawn(network, strategy, seed).internal for seed in SEEDS)
 
 
-def test_flooding_takes_each_link_once_for_each_message() -> None:
-    assert traffic.flooded([1.0] * 1000, 8) == 7000
-
-
 @pytest.mark.parametrize(
     ("shape", "model"), [("star", 2865.4), ("binary", 3582.5), ("line", 4014.1)]
 )
