@@ -17,7 +17,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqttree.broker.base.sequence_set import merge, subtract
+from mqttree.broker.base.sequence_set import subtract
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.directory.link_state_directory import DRAINING
 from mqttree.broker.cluster.link.message_batch import age_batch
@@ -28,11 +28,10 @@ from mqttree.broker.cluster.link.version_vector import (
     decode_vector,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
-from mqttree.broker.cluster.sessions.message_vectors import ranges_of, vector_of
+from mqttree.broker.cluster.sessions.message_vectors import numbered, ranges_of, union, vector_of
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.session_codec import encode_state
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    COMING,
     DONE,
     END,
     ENDED,
@@ -183,10 +182,7 @@ class Succession:
             self._claim(lent.owner, lent.client)
             handover.answer(asked, ENDED)
         elif asked.request in (TAKE, REST):
-            data = export.rest if asked.request == REST else export.data
-            handover.answer(asked, COMING)
-            what = asked.client_id, asked.request, data or b"", asked.position
-            handover.send_parts(export, *what, now)
+            handover.send(asked, export, now)
 
     def _find(self, asked: Asked) -> tuple[bytes, RecordedSession] | None:
         """Return the newest session of a client in the images of brokers that cannot be reached, if
@@ -247,7 +243,8 @@ class Succession:
                 state.before.setdefault(key, OriginWindow(0, now))
                 state.open.add(key)
         # When its broker is back, it has the session still: what was given away is known by these.
-        state.given = _given(read)
+        names = ((item.message.origin, item.message.sequence) for item in state.items)
+        state.given = numbered(name for name in names if name[0])
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, seen, len(state.items), now)
         export.data, export.rest = encode_state(state, now), encode_rest(seen)
@@ -280,18 +277,5 @@ def _seen(offered: Vector, read: ReadSession) -> Vector:
     ranges = ranges_of(offered)
     for key, owed in read.owed.items():
         ranges[key] = subtract(ranges.get(key, []), owed)
-    had = [*read.delivered.items()]
-    had += [(key, [(1, window.top)]) for key, window in read.state.before.items() if window.top]
-    for key, pairs in had:
-        ranges[key] = merge([*ranges.get(key, ()), *pairs])
-    return vector_of({key: pairs for key, pairs in ranges.items() if pairs})
-
-
-def _given(read: ReadSession) -> dict[bytes, list[tuple[int, int]]]:
-    """Return the numbers of the messages that a session has."""
-    found: dict[bytes, list[tuple[int, int]]] = {}
-    for item in read.state.items:
-        if item.message.origin:
-            number = item.message.sequence
-            found.setdefault(item.message.origin, []).append((number, number))
-    return {key: merge(pairs) for key, pairs in found.items()}
+    before = {key: [(1, window.top)] for key, window in read.state.before.items() if window.top}
+    return vector_of(union(ranges, read.delivered, before))

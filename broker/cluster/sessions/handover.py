@@ -431,18 +431,22 @@ class Handover:
         self.answer(asked, COMING)
 
     def _send(self, asked: Asked, now: float) -> None:
-        export = self._exports[asked.client_id]
+        self.send(asked, self._exports[asked.client_id], now)
+
+    def send(self, asked: Asked, export: PendingHandover, now: float) -> None:
+        """Answer a request (`asked`) for parts of a session (`export`), and send those that are due
+        at `now` (s)."""
         export.at = now
         data = export.rest if asked.request == REST else export.data
         self.answer(asked, COMING)
-        self.send_parts(export, asked.client_id, asked.request, data or b"", asked.position, now)
+        self._send_parts(export, asked.client_id, asked.request, data or b"", asked.position, now)
 
     def _send_first(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
         if export.awaited:
             export.at = now
             request = MERGE if export.merged else TAKE
-            self.send_parts(export, asked.client_id, request, export.data or b"", 0, now)
+            self._send_parts(export, asked.client_id, request, export.data or b"", 0, now)
 
     def _send_rest(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
@@ -450,7 +454,7 @@ class Handover:
         self.size += len(export.rest)
         self._send(asked._replace(position=0), now)
 
-    def send_parts(
+    def _send_parts(
         self,
         export: PendingHandover,
         client_id: str,

@@ -9,7 +9,7 @@ these matched or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
@@ -107,11 +107,8 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
 
 def whole(*seen: Vector) -> dict[bytes, int]:
     """Return for each origin the number up to which the vectors `seen` together have all."""
-    found: dict[bytes, Ranges] = {}
-    for vector in seen:
-        for key, ranges in ranges_of(vector).items():
-            found[key] = merge([*found.get(key, ()), *ranges])
-    return {key: ranges[0][1] for key, ranges in found.items() if ranges and ranges[0][0] == 1}
+    found = union(*map(ranges_of, seen))
+    return {key: ranges[0][1] for key, ranges in found.items() if ranges[0][0] == 1}
 
 
 def published_after(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
@@ -122,6 +119,16 @@ def published_after(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes,
         window = before.get(key)
         if rest := ranges if window is None else intersect(ranges, [(window.top + 1, LAST)]):
             found[key] = rest
+    return found
+
+
+def union(*sets: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:
+    """Return the numbers that are in any of `sets`, by origin."""
+    found: dict[bytes, Ranges] = {}
+    for ranges in sets:
+        for key, pairs in ranges.items():
+            if pairs:
+                found[key] = merge([*found.get(key, ()), *pairs])
     return found
 
 
@@ -154,8 +161,7 @@ def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
             *([(1, low)] if low else []),
             *subtract(has.get(key, []), [(1, window.top)] if window.top else []),
         ]
-    both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {**has, **old}}
-    return vector_of({key: ranges for key, ranges in both.items() if ranges})
+    return vector_of(union(has, old))
 
 
 def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:

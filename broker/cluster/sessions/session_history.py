@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, find, merge, subtract
 from mqttree.broker.cluster.delivery.subscription_start import older, starts_of
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.sessions.message_vectors import offered, only_here, ranges_of, vector_of
+from mqttree.broker.cluster.sessions.message_vectors import (
+    offered,
+    only_here,
+    ranges_of,
+    union,
+    vector_of,
+)
 from mqttree.broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     WAITING,
@@ -234,10 +240,7 @@ class SessionHistory:
         retained synchronisation."""
         for _, key, number, _ in self.synced_to(session):
             self.offers(session, key, number)
-        early: dict[bytes, Ranges] = {}
-        for start in (s.start for s in session.subscriptions.values() if s.start is not None):
-            for key, pairs in start.early.items():
-                early[key] = merge([*early.get(key, ()), *pairs])
+        early = union(*(start.early for start in starts_of(session) if start is not None))
         here = offered(self._origins.vector) if early else {}
         found = self.logged(early, self._node.now - self._limits.log_age_s) if early else ()
         for entry in found:
