@@ -48,7 +48,6 @@ from mqttree.broker.core.shutdown import Shutdown
 from mqttree.broker.core.traffic_meter import TrafficMeter
 from mqttree.broker.core.wills import Wills
 from mqttree.broker.persistence.absent_members import AbsentMembers
-from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.images import Images
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.limits import PersistenceLimits
@@ -146,12 +145,12 @@ class Node:
         self.absent_members.attach_journal(journal)
         journal.take_answers(self.answers)
 
-    def journal_without_disk(self) -> None:
-        """Have a standby get what a journal would have, if one is wanted."""
-        if self.config.replicas:
+    def record_without_disk(self, now: float) -> None:
+        """Have a standby get what a journal would have, from `now` (s) on."""
+        if not self.journal.recording:
             journal = Journal(self, self.cluster, self.absent_members, sync=False, disk=False)
             self.attach_journal(journal)
-            journal.begin(Image(), 0, 0, 0, self.now)
+            journal.begin_without_disk(now)
 
     def forget_state(self) -> None:
         """Forget all sessions and retained messages here; other brokers keep theirs."""

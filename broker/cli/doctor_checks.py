@@ -118,14 +118,14 @@ def check_state(state: Mapping[str, Any], cluster: str, version: str) -> Iterabl
     if state.get("id_conflict"):
         text = f"another broker has its id: {state['id_conflict']}"
         yield Finding("id", ERROR, text, "give each broker a data directory of its own")
-    yield from check_standby(state.get("standby"))
+    # A single broker can have no standby.
+    if up and (standby := state.get("standby")) is not None:
+        yield from check_standby(standby)
     yield from check_counters(state.get("counters", {}))
 
 
-def check_standby(standby: Mapping[str, Any] | None) -> Iterable[Finding]:
-    """Judge what the broker says of its `standby`; None: it wants none."""
-    if standby is None:
-        return
+def check_standby(standby: Mapping[str, Any]) -> Iterable[Finding]:
+    """Judge what a broker with neighbours says of its `standby`."""
     if standby.get("alone_s", 0.0) >= ALONE_S:
         text = f"no other broker has had its journal for {standby['alone_s']:.0f} s"
         yield Finding("standby", WARNING, text, "have another broker linked to it")

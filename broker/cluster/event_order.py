@@ -42,6 +42,8 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             # and messages may take the link.
             parts.barrier.links_changed,
             parts.strategy.on_link_open,
+            # It may be the standby.
+            parts.images.link_up,
         ),
         LinkForwards: (
             # The brokers behind the link count as reachable,

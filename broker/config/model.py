@@ -45,7 +45,7 @@ class ClusterModel(Settings):
     hello: float = HELLO_S
     link_timeout: float = MAX_AGE_S
     discovery_time: float = DISCOVERY_TIME
-    replicas: int = 0
+    replicas: int = 1
     """How many other brokers, standbys, have the journal of this one, too: 0 or 1."""
     acknowledge: str = "standby"
     """Whether what waits for the journal waits for the standby (`standby`) or not (`local`)."""

@@ -349,8 +349,7 @@ class BrokerService:
         cannot be read."""
         disk = self.disk
         if disk is None:
-            self.node.journal_without_disk()
-            self.driver.frame_first = self.node.journal.recording
+            self.driver.frame_first = True
             return
         now = self.driver.time()
         collecting = gc.isenabled()

@@ -68,6 +68,16 @@ class DurableSessions:
         if not disconnected_at:
             recorder.record_attributes()
 
+    def adopt_all(self) -> None:
+        """Take note of the sessions that are there. A snapshot records them."""
+        for session in self._host.sessions.values():
+            self.last += 1
+            if session.expiry:
+                recorder = self._adopt(session, self.last)
+                recorder.disconnected_at = 0 if session.conn is not None else self.frames.wall()
+            elif session.will is not None:
+                self._wills[session] = SessionRecorder(self, session, self.last)
+
     def _adopt(self, session: Session, number: int) -> SessionRecorder:
         recorder = self.recorders[number] = SessionRecorder(self, session, number)
         session.recorder = recorder

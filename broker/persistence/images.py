@@ -28,7 +28,7 @@ from mqttree.broker.persistence.succession import Succession
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.delivery.ports import Streamed
-    from mqttree.broker.cluster.events import LinkDown, RouteChanged
+    from mqttree.broker.cluster.events import LinkDown, LinkUp, RouteChanged
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.persistence.ports import JournalBroker
 
@@ -131,6 +131,13 @@ class Images:
             self._on(image, Input.DROPPED)
         else:
             self._take(image, lsn, frame, ends=kind == END)
+
+    def link_up(self, event: LinkUp) -> None:
+        """Note that there is a neighbour. From the first one on that may be the standby, a broker
+        without a disk records what it does."""
+        peer = event.link.peer
+        if self.stream is None and self._node.config.replicas and peer and peer.standby:
+            self._node.timers.schedule(event.now, self._node.record_without_disk)
 
     def link_down(self, event: LinkDown) -> None:
         """Note that a link is gone."""

@@ -120,6 +120,11 @@ class Journal:
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 
+    def begin_without_disk(self, now: float) -> None:
+        """Begin at `now` (s) with what the broker has."""
+        self.sessions.adopt_all()
+        self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
+
     def _beat(self, now: float, lsn: int) -> None:
         """Record that the broker lives, if nothing was recorded since frame `lsn`: if it is killed,
         its connections count as ended at the last record."""

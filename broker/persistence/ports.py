@@ -22,6 +22,9 @@ class JournalBroker(MemberBroker, Protocol):
     def wills(self) -> Wills:
         """Publishes the wills of clients that are gone."""
 
+    def record_without_disk(self, now: float) -> None:
+        """Have a standby get what a journal would have, from `now` (s) on."""
+
 
 class Clock(Protocol):
     """Tells the time of day, as records must mean the same after a restart."""

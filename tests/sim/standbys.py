@@ -207,8 +207,6 @@ class StandbySchedule:
     def _started(self, host: Host) -> None:
         if host.index in self.disks:
             self.disks[host.index].started()
-        else:
-            host.running.journal_without_disk()
 
     def build(self) -> None:
         """Hosts and clients."""

@@ -15,7 +15,7 @@ from mqttree.broker.core.ports import Journal
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
-    from mqttree.broker.cluster.events import LinkDown, MemberGone, RouteChanged
+    from mqttree.broker.cluster.events import LinkDown, LinkUp, MemberGone, RouteChanged
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.connection import Connection
@@ -250,6 +250,9 @@ class StandbyImages(Protocol):
         Raises:
             MalformedPacket: it cannot be read.
         """
+
+    def link_up(self, event: LinkUp) -> None:
+        """Note that there is a neighbour."""
 
     def link_down(self, event: LinkDown) -> None:
         """Note that a link is gone."""

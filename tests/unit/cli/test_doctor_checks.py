@@ -90,6 +90,9 @@ def test_each_refusal_that_a_broker_counted_has_a_remedy() -> None:
         assert list(checks.check_counters({name: 0})) == []
 
 
+UP = {"links": [{"up": True}]}
+
+
 @pytest.mark.parametrize(
     ("more", "found"),
     [
@@ -100,9 +103,11 @@ def test_each_refusal_that_a_broker_counted_has_a_remedy() -> None:
         ({"listen": "::1:1883"}, [("port", WARNING)]),
         ({"id_conflict": "10.0.0.9:1883"}, [("id", ERROR)]),
         ({"counters": {"link_wrong_secret": 1}}, [("secret", WARNING)]),
-        ({"standby": {"alone_s": 9.9, "same_host": False}}, []),
-        ({"standby": {"alone_s": 10.0, "same_host": False}}, [("standby", WARNING)]),
-        ({"standby": {"alone_s": 0.0, "same_host": True}}, [("standby", WARNING)]),
+        ({"standby": {"alone_s": 9.9, "same_host": False}} | UP, []),
+        # Without a neighbour there can be none.
+        ({"standby": {"alone_s": 10.0, "same_host": False}}, []),
+        ({"standby": {"alone_s": 10.0, "same_host": False}} | UP, [("standby", WARNING)]),
+        ({"standby": {"alone_s": 0.0, "same_host": True}} | UP, [("standby", WARNING)]),
     ],
 )
 def test_the_broker_of_this_machine_is_judged(

@@ -27,6 +27,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Cluster.begin_log",
         "SubscriptionBarrier.links_changed",
         "Topic.on_link_open",
+        "Images.link_up",
     ],
     LinkForwards: ["LinkStateDirectory.on_link_forwards", "Resync.link_forwards"],
     LinkLeftTree: ["SubscriptionBarrier.link_left"],

@@ -20,7 +20,6 @@ from mqttree.broker.cluster.link.stream_packets import (
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.images import StandbyImage
-from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.stream import BETTER_S, LACK_S, SILENCE_S, SLOW_S, Stream
 from mqttree.broker.persistence.stream_states import State
 from mqttree.broker.wire import (
@@ -85,7 +84,6 @@ class Owned(World):
     def __init__(self, **config: Any) -> None:
         lone = {"id": OWN, "boot": 1000, "host": "10.0.0.200", "capability": 9.0, "replicas": 1}
         super().__init__(**({"discovery": "static"} | lone | config))
-        self.node.journal_without_disk()
         self.standbys: list[Standby] = []
 
     def standby(self, number: int = 1, **values: Any) -> Standby:
@@ -332,16 +330,22 @@ def test_a_stream_that_has_grown_is_begun_anew_at_the_same_standby() -> None:
     assert world.counters.standby_changes == 1
 
 
-def test_a_neighbour_that_takes_no_images_is_no_standby() -> None:
+def test_without_a_neighbour_that_may_be_the_standby_nothing_is_recorded() -> None:
     world = Owned()
     world.standby(1, standby="")
     world.pass_time(1.0)
-    assert world.stream.state is State.ALONE
-    assert world.stream.alone > 0.9
-
-
-def test_the_journal_without_a_disk_does_not_survive_a_restart() -> None:
-    world = Owned()
-    assert isinstance(world.node.journal, Journal)
+    assert not world.node.journal.recording
+    world.standby(2)
+    world.pass_time(1.0)
+    assert world.stream.state is State.SYNCED
     assert world.node.journal.recording
     assert not world.node.journal.durable
+
+
+def test_one_that_has_lost_its_standby_says_for_how_long() -> None:
+    world, standby = synced()
+    world.standbys.clear()
+    world.node.connection_lost(standby.conn, "closed by peer", world.now)
+    world.pass_time(1.0)
+    assert world.stream.state is State.ALONE
+    assert 0.9 < world.stream.alone < 1.1
