@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+import os
 import random
 import traceback
 import zlib
@@ -29,6 +30,9 @@ from mqttree.discovery.announcement import bind
 WALL = 1_700_000_000.0
 DIAL_TIMEOUT = 3.0
 PORT = 1883
+
+REPLICAS = int(os.environ.get("REPLICAS", "0"))
+"""Of brokers that a schedule says nothing else of."""
 
 
 class Far(Protocol):
@@ -571,7 +575,7 @@ class World:
     # ---- hosts
 
     def add(self, **config: Any) -> Host:
-        host = Host(self, len(self.hosts), **config)
+        host = Host(self, len(self.hosts), **{"replicas": REPLICAS, **config})
         self.hosts.append(host)
         return host
 
