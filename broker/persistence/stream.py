@@ -400,6 +400,7 @@ class Stream:
 
     def _candidates(self, now: float) -> Iterator[Candidate]:
         cluster, config = self._cluster, self._node.config
+        most_queued = self._node.limits.stream_hold_bytes
         sizes = {found.id: self._images_of(found.id) for found in cluster.database.reachable()}
         most = max(HEAVY, 2 * sum(sizes.values()) / max(1, len(sizes)))
         for broker_id, link in cluster.links.items():
@@ -407,6 +408,10 @@ class Stream:
             # It has answered: what is sent ahead of other output does not come ahead of CONNACK.
             stands = link.up and link.rtt_ms is not None and not link.conn.closing
             if peer is None or not (stands and peer.standby) or self._drains(broker_id):
+                continue
+            # A snapshot would wait, behind what a standby that was given up was sent, too.
+            new = all(target.link is not link for target in self.targets)
+            if new and link.conn.backlog_bytes > most_queued:
                 continue
             if self._resting.get(broker_id, now) <= now:
                 other = config.standby_hosts == "any" or peer.host != config.host

@@ -342,6 +342,22 @@ def test_without_a_neighbour_that_may_be_the_standby_nothing_is_recorded() -> No
     assert not world.node.journal.durable
 
 
+def test_a_neighbour_is_not_begun_behind_a_full_link() -> None:
+    world, standby = synced()
+    standby.acknowledges = False
+    kept(world)
+    standby.link().conn.backlog_bytes = world.node.limits.stream_hold_bytes + 1
+    world.pass_time(2.0)
+    assert world.stream.state is State.ALONE
+    begun = standby.kinds.count(BEGIN)
+    world.pass_time(30.0)
+    assert standby.kinds.count(BEGIN) == begun
+    standby.link().conn.backlog_bytes = 0
+    standby.acknowledges = True
+    world.pass_time(15.0)
+    assert world.stream.state is State.SYNCED
+
+
 def test_one_that_has_lost_its_standby_says_for_how_long() -> None:
     world, standby = synced()
     world.standbys.clear()
