@@ -200,6 +200,12 @@ class Node:
         self.now = now
         self.answers.answer(effect, result, now)
 
+    def on_resumed(self, now: float) -> None:
+        """Note that there was no turn for a while until `now` (s), as this process did not run or a
+        turn took long. To be called ahead of all that has come meanwhile."""
+        self.now = now
+        self.cluster.agenda.awake(now)
+
     def tick(self, now: float) -> None:
         """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at
         once."""

@@ -88,6 +88,8 @@ class Counted:
     session_takeovers_uncertain: int = 0
     promotions: int = 0
     sessions_claimed: int = 0
+    fences: int = 0
+    doubts: int = 0
     sessions_merged: int = 0
     sessions_superseded: int = 0
     sessions_wrong_user: int = 0

@@ -504,8 +504,18 @@ class ClusterParts:
                 lambda now: self.topology.change_deadline(),
                 self.topology.gossip_deadline,
             ),
-            suspended=(self.gap_recovery.on_suspended, self.link_registry.on_suspended),
+            suspended=(
+                self.gap_recovery.on_suspended,
+                self.link_registry.on_suspended,
+                self.takeover.on_suspended,
+                # What is stopped then is still to be read.
+                self.on_suspended,
+            ),
         )
+
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s)."""
+        self.images.on_suspended(seconds, now)
 
     def attach_journal(self, journal: Journal) -> None:
         """Hand the journal to the modules that record in it by themselves."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.core_broker import CoreBroker
@@ -41,6 +42,9 @@ class Wills:
         self.restored_until = 0
         """The latest time (hybrid clock) that this broker knew before it was started: connections
         that began by then had ended with the broker."""
+        self.waits: Callable[[Session], None] | None = None
+        """Takes sessions whose wills are due, while it is not known whether their clients have
+        connected elsewhere."""
 
     def is_restored(self, session: Session) -> bool:
         """Whether the last connection of a session was one to this broker before its start."""
@@ -79,7 +83,9 @@ class Wills:
         if will is None:
             return
         broker = self._broker
-        if not self.is_restored(session):
+        if self.waits is not None:
+            self.waits(session)
+        elif not self.is_restored(session):
             self.publish(session)
         elif broker.cluster.barrier.admits(
             broker.now, lambda now: self._send_restored(session, will)

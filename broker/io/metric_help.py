@@ -146,6 +146,8 @@ COUNTER_HELP = {
     "image_faults": "Images of other brokers that were dropped because frames were wrong.",
     "promotions": "Images of brokers that could not be reached any more, and were succeeded.",
     "sessions_claimed": "Sessions of such brokers that were given to others, or ended.",
+    "fences": "Times that a standby had this broker's sessions although it ran, and said so.",
+    "doubts": "Times that this broker stood still, and held clients until it knew what it missed.",
     "images_dropped": "Images of other brokers that were dropped as they took too much memory.",
     "log_tail_bytes": "Bytes written to the log tail.",
     "log_tail_errors": "Writes to the log tail that failed.",

@@ -7,8 +7,6 @@ hears that: it begins again.
 
 from __future__ import annotations
 
-import struct
-from io import BytesIO
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.directory.link_state_directory import IMAGES, STANDBY, STATE
@@ -21,8 +19,9 @@ from mqttree.broker.cluster.link.stream_packets import (
     encode_stream,
 )
 from mqttree.broker.cluster.sessions.image_states import Action, Input, State, transition
-from mqttree.broker.persistence.image import Image
-from mqttree.broker.persistence.records import Cut, JournalError, read_frames
+from mqttree.broker.persistence.fence_messages import FENCE
+from mqttree.broker.persistence.records import JournalError
+from mqttree.broker.persistence.standby_image import Key, StandbyImage
 from mqttree.broker.persistence.succession import Succession
 
 if TYPE_CHECKING:
@@ -40,44 +39,6 @@ POSTED_UNIT = 1024 * 1024
 
 RECORD_BYTES = 100
 """bytes of a frame that are as much work as a message."""
-
-Key = tuple[bytes, int, int]
-"""Of an image: id and boot number of its owner, epoch of the stream."""
-
-
-class StandbyImage:
-    """The image of one stream."""
-
-    __slots__ = ("contents", "key", "link", "lsn", "size", "state", "told")
-
-    def __init__(self, key: Key, link: Link, lsn: int) -> None:
-        """`key`: whose it is; `link`: brings its frames; `lsn`: of the frame before the first."""
-        self.key = key
-        self.link = link
-        self.lsn = lsn
-        """Of the last frame that is applied."""
-        self.size = 0
-        """Bytes of its frames."""
-        self.state = State.LOADING
-        self.contents = Image()
-        # The last HAVE.
-        self.told = b""
-
-    def apply(self, lsn: int, frame: bytes) -> None:
-        """Apply a frame. Raises JournalError with what is wrong."""
-        if lsn != self.lsn + 1:
-            raise JournalError(f"has frame {lsn} behind frame {self.lsn}")
-        try:
-            for found in read_frames(BytesIO(frame), 0):
-                if isinstance(found, Cut):
-                    raise JournalError(f"has a frame that {found.why}")
-                self.contents.take(*found)
-        except (LookupError, TypeError, ValueError, ArithmeticError, struct.error) as error:
-            raise JournalError(f"has a record that cannot be applied ({error})") from None
-        if self.contents.skipped:
-            raise JournalError("has a record that cannot be read")
-        self.lsn = lsn
-        self.size += len(frame)
 
 
 class Images:
@@ -97,13 +58,19 @@ class Images:
         self._untold: dict[StandbyImage, None] = {}
         self._posted = 0
         self._posting = False
-        self._succession = Succession(node, cluster, self.valid)
+        self._succession = Succession(node, cluster, self.valid, lambda: self.doubts)
+        cluster.bus.receive(FENCE, self._fence_heard)
         cluster.directory.watch(STATE, self._entry_changed)
 
-    def valid(self) -> dict[bytes, Image]:
+    def valid(self) -> dict[bytes, StandbyImage]:
         """Return the images that are complete, by their owners: of each the newest."""
-        found = sorted(key for key, image in self.images.items() if image.state is State.VALID)
-        return {key[0]: self.images[key].contents for key in found}
+        found = sorted(key for key, image in self.images.items() if image.whole)
+        return {key[0]: self.images[key] for key in found}
+
+    @property
+    def doubts(self) -> bool:
+        """Whether this broker does not know which of its sessions its standby has given away."""
+        return self.stream is not None and self.stream.doubts
 
     # ---------------------------------------------------------------- links
 
@@ -129,6 +96,8 @@ class Images:
             return
         elif kind == DROP:
             self._on(image, Input.DROPPED)
+        elif image.state is State.PROMOTED:
+            self._succession.fences.reached(peer.id)
         else:
             self._take(image, lsn, frame, ends=kind == END)
 
@@ -150,6 +119,16 @@ class Images:
     def route_changed(self, event: RouteChanged) -> None:
         """Note that another broker can be reached, or no longer."""
         self._succession.route_changed(event)
+
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s)."""
+        if self.stream is not None:
+            self.stream.on_suspended(seconds, now)
+        self._succession.on_suspended(seconds, now)
+
+    def _fence_heard(self, sender: bytes, body: bytes, now: float) -> None:
+        if self.stream is not None:
+            self.stream.fencing.heard(sender, body, now)
 
     def _entry_changed(self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool) -> None:
         """Drop the images of a broker that has posted a later standby, or that it has none."""
@@ -173,7 +152,7 @@ class Images:
             if owner != key[0]:
                 continue
             unneeded: StandbyImage | None = image
-            if image.state is State.VALID and boot == key[1] and epoch != key[2]:
+            if image.whole and boot == key[1] and epoch != key[2]:
                 unneeded, valid = valid, image
             if unneeded is not None:
                 self._on(unneeded, Input.DROPPED)

@@ -30,12 +30,18 @@ class OrphanedWills:
         self._cluster = cluster
 
     def add(
-        self, record: SessionRecord, heard: float, since: float, then: Callable[[], None]
+        self,
+        record: SessionRecord,
+        heard: float,
+        since: float,
+        then: Callable[[], None],
+        may: Callable[[], bool] = lambda: True,
     ) -> None:
         """Publish the will in the `record` of a session, if there is one, when its Will Delay
         Interval is over and the sessions at other brokers are known. `heard`: when its broker was
         alive (s), what others have written since wins over the will; `since`: when the delay begins
-        (s); `then` is called when the will is published, or not to be."""
+        (s); `then` is called when the will is published, or not to be; `may` returns whether it may
+        be, just before that."""
         with suppress(WireError, UnicodeDecodeError, IndexError, struct.error):
             will = decode_will(record.will)
             client_id, username = record.client_id.decode(), record.username.decode()
@@ -48,21 +54,23 @@ class OrphanedWills:
                 None if record.listener is None else record.listener.decode(errors="replace")
             )
             due = since + min(delay_of(will), record.expiry)
-            self._node.timers.schedule(due, lambda now: self._due(session, then, now))
+            self._node.timers.schedule(due, lambda now: self._due(session, then, may, now))
 
-    def _due(self, session: Session, then: Callable[[], None], now: float) -> None:
+    def _due(
+        self, session: Session, then: Callable[[], None], may: Callable[[], bool], now: float
+    ) -> None:
         def known(at: float) -> None:
-            self._publish(session)
+            self._publish(session, may)
             then()
 
         if self._cluster.barrier.admits(now, known):
             known(now)
 
-    def _publish(self, session: Session) -> None:
+    def _publish(self, session: Session, may: Callable[[], bool]) -> None:
         node, client_id = self._node, session.client_id
         own = node.sessions.get(client_id)
         stamps = [entry.stamp for _, entry in entries_of(self._cluster.database, client_id)]
-        if max([*stamps, 0 if own is None else own.stamp]) > session.stamp:
+        if max([*stamps, 0 if own is None else own.stamp]) > session.stamp or not may():
             return
         if session.listener is not None:
             session.permissions = node.access_control.permissions(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqttree.broker.cluster.ports import MemberBroker
 
 if TYPE_CHECKING:
+    from mqttree.broker.core.connection_registry import ConnectionRegistry
     from mqttree.broker.core.wills import Wills
     from mqttree.broker.persistence.limits import PersistenceLimits
 
@@ -17,6 +18,10 @@ class JournalBroker(MemberBroker, Protocol):
     @property
     def limits(self) -> PersistenceLimits:
         """The limits of what this broker keeps and does at once."""
+
+    @property
+    def connection_registry(self) -> ConnectionRegistry:
+        """The connections of this broker."""
 
     @property
     def wills(self) -> Wills:

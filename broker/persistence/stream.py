@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.cluster.directory.link_state_directory import DRAINING, IMAGES, STANDBY
 from mqttree.broker.cluster.link.stream_packets import BEGIN, DROP, END, FRAME, encode_stream
+from mqttree.broker.persistence.fencing import Fencing
 from mqttree.broker.persistence.images import POSTED_UNIT
 from mqttree.broker.persistence.standby_choice import Candidate, choose
 from mqttree.broker.persistence.stream_states import Action, Input, State, transition
@@ -139,6 +140,12 @@ class Stream:
         self.alone_since: float | None = node.now
         """When (s) the last standby was lost; None: there is one."""
         self._epoch = 0
+        # The last standby that was posted, and the epoch of its image.
+        self._posted = b"", 0
+        # In doubt: up to which frame output goes out, and which one the standby has to acknowledge.
+        self._frozen = self._probe = 0
+        self.fencing = Fencing(node, cluster, self)
+        """What this broker does in doubt, and when it hears of a fence."""
         self._better_since: float | None = None
         # By broker id: when it was last given up as too slow; until when it counts as slow; until
         # when it is not chosen.
@@ -152,12 +159,23 @@ class Stream:
         action, self.state = transition(self.state, given)
         if action is Action.TAKE:
             self._take()
-        elif action is Action.LOOK:
-            since = self.alone_since
-            self._node.timers.schedule(self._node.now + LACK_S, lambda now: self._waited(since))
-            self._choose()
+        elif action in (Action.LOOK, Action.GO_ON_LACKING):
+            self._look_for_another()
         elif action is Action.OPEN:
             self._open()
+        elif action is Action.STOP:
+            self._stop()
+        elif action is Action.LEAVE:
+            self._leave()
+        if action in (Action.GO_ON, Action.GO_ON_LACKING, Action.LEAVE):
+            self.fencing.end()
+            self._weigh()
+            self._frames.standby_has()
+
+    def _look_for_another(self) -> None:
+        since = self.alone_since = self._node.now
+        self._node.timers.schedule(self._node.now + LACK_S, lambda now: self._waited(since))
+        self._choose()
 
     # ---------------------------------------------------------------- frames
 
@@ -205,6 +223,8 @@ class Stream:
             target.pending -= under_way.popleft()[1]
         if target is self.standby:
             self._safe = lsn
+            if self.state is State.DOUBT and lsn >= self._probe:
+                self.cleared()
         elif target.end and lsn >= target.end:
             self._on(Input.COMPLETE)
         elif target.may_end:
@@ -216,7 +236,11 @@ class Stream:
         """Find out how far the standbys are."""
         coming = self.coming
         self.pending = max((each.pending for each in self.targets), default=0)
-        if self._waits:
+        if self.state is State.DOUBT:
+            self.lsn = self._frozen
+        elif not self._waits:
+            self.lsn = NEVER
+        else:
             self.lsn = min(self._safe, coming.lsn) if coming and coming.end else self._safe
 
     @property
@@ -276,6 +300,7 @@ class Stream:
             before is None or before.broker_id != self.standby.broker_id
         )
         self.alone_since = self._better_since = None
+        self._posted = self.standby.broker_id, self.standby.epoch
         self._post(self.standby.epoch.to_bytes(4, "big") + self.standby.broker_id)
         self._safe = self.standby.lsn
 
@@ -336,7 +361,7 @@ class Stream:
             self._on(Input.BEGUN)
 
     def _opened(self, now: float) -> None:
-        if self.standby is None and self.state is not State.LACKING:
+        if self.state in (State.ALONE, State.SYNCING):
             self._safe = NEVER
             self._weigh()
             self._frames.standby_has()
@@ -355,6 +380,56 @@ class Stream:
             self._lose(target, "is silent", slow=True)
         else:
             self._watch(target, target.waits_since + SILENCE_S)
+
+    # ---------------------------------------------------------------- doubt
+
+    @property
+    def doubts(self) -> bool:
+        """Whether this broker does not know which of its sessions its standby has given away."""
+        return self.state is State.DOUBT
+
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s). Half the time in which
+        others notice counts: they may have heard it last some time before."""
+        if seconds < self._node.config.link_timeout / 2:
+            return
+        if self.state in (State.SYNCED, State.LACKING, State.DOUBT):
+            if self.coming is not None:
+                self._lose(self.coming, "does not get on while this broker stands still")
+            self._on(Input.STOOD_STILL)
+
+    def _stop(self) -> None:
+        frames = self._frames
+        self._frozen, self._probe = frames.durable_lsn, frames.lsn + 1
+        self._weigh()
+        frames.record_nothing()
+        self.fencing.begin(*self._posted)
+
+    def cleared(self) -> None:
+        """Note that the standby has given nothing away."""
+        if self.state is State.DOUBT:
+            self._on(Input.CLEARED_LATE if self.standby is None else Input.CLEARED)
+
+    def fenced(self, standby: bytes, epoch: int) -> None:
+        """Note that the fence of a broker, `standby`, is carried out, which had the image of this
+        `epoch`: what it was sent, and is sent, of that stream is not in it."""
+        mine = standby == self._posted[0] and epoch >= self._posted[1]
+        if mine and self.state in (State.SYNCED, State.LACKING, State.DOUBT):
+            self._on(Input.FENCED)
+
+    def doubt_over(self) -> None:
+        """Note that it was waited for long enough."""
+        if self.state is State.DOUBT:
+            self._on(Input.WAITED)
+
+    def _leave(self) -> None:
+        """Drop the stream."""
+        if (standby := self.standby) is not None:
+            self._end(standby)
+            self.standby = None
+            self.alone_since = self._node.now
+            self._regroup()
+        self._open()
 
     # ---------------------------------------------------------------- the choice
 
@@ -375,7 +450,9 @@ class Stream:
 
     def _choose(self) -> None:
         """Begin another standby if there is none, or should be another one."""
-        if self.coming is None and (wanted := self._wanted(self._node.now)) is not None:
+        if self.doubts or self.coming is not None:
+            return
+        if (wanted := self._wanted(self._node.now)) is not None:
             self._begin(wanted)
 
     def _wanted(self, now: float) -> bytes | None:

@@ -4,6 +4,10 @@ table. Pure.
 ALONE -BEGUN-> SYNCING -COMPLETE-> SYNCED -STANDBY_LOST-> LACKING -COMPLETE-> SYNCED
 SYNCING -COMING_LOST-> ALONE
 LACKING -WAITED-> ALONE
+SYNCED, LACKING -STOOD_STILL-> DOUBT -CLEARED-> SYNCED
+DOUBT -CLEARED_LATE-> LACKING
+DOUBT -FENCED, WAITED-> ALONE
+SYNCED, LACKING -FENCED-> ALONE
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ class State(TableEnum):
     """A standby has all: output waits for it. Another one may be sent a snapshot."""
     LACKING = "lacking"
     """The standby is lost, and output waits a moment longer for the next one."""
+    DOUBT = "doubt"
+    """This broker stood still, and its standby may have given its sessions away: all output
+    waits."""
 
 
 class Input(TableEnum):
@@ -36,7 +43,15 @@ class Input(TableEnum):
     STANDBY_LOST = "standby lost"
     """The standby is."""
     WAITED = "waited"
-    """Output has waited long enough for another standby."""
+    """Output has waited long enough for another standby, or for a fence."""
+    STOOD_STILL = "stood still"
+    """This broker did not run for so long that others may have taken it for dead."""
+    CLEARED = "cleared"
+    """The standby has given nothing away."""
+    CLEARED_LATE = "cleared late"
+    """The same, and it is lost."""
+    FENCED = "fenced"
+    """The standby has, or may have, and what it says of that is carried out."""
 
 
 class Action(TableEnum):
@@ -46,6 +61,10 @@ class Action(TableEnum):
     TAKE = "post the coming standby as the standby, and drop the image of the one before"
     LOOK = "begin another standby at once"
     OPEN = "post that there is no standby, then let output go"
+    STOP = "stop all output and all clients, and ask the standby"
+    GO_ON = "let output and clients go"
+    GO_ON_LACKING = "let clients go, and begin another standby at once"
+    LEAVE = "drop the stream, post that there is no standby, then let output and clients go"
 
 
 TRANSITIONS: Table[State, Input, Action] = {
@@ -60,6 +79,18 @@ TRANSITIONS: Table[State, Input, Action] = {
     (State.LACKING, Input.COMPLETE): (Action.TAKE, State.SYNCED),
     (State.LACKING, Input.COMING_LOST): (Action.NOTHING, State.LACKING),
     (State.LACKING, Input.WAITED): (Action.OPEN, State.ALONE),
+    (State.DOUBT, Input.STANDBY_LOST): (Action.NOTHING, State.DOUBT),
+    (State.DOUBT, Input.CLEARED): (Action.GO_ON, State.SYNCED),
+    (State.DOUBT, Input.CLEARED_LATE): (Action.GO_ON_LACKING, State.LACKING),
+    (State.DOUBT, Input.WAITED): (Action.LEAVE, State.ALONE),
+    **{
+        (state, Input.STOOD_STILL): (Action.STOP, State.DOUBT)
+        for state in (State.SYNCED, State.LACKING, State.DOUBT)
+    },
+    **{
+        (state, Input.FENCED): (Action.LEAVE, State.ALONE)
+        for state in (State.SYNCED, State.LACKING, State.DOUBT)
+    },
 }
 """(state, input) -> (action, next state). A pair that is not here cannot come."""
 

@@ -5,9 +5,12 @@ A taker asks the standby as it asks a broker that has a session (`takeover`), an
 as its broker last recorded it. What was published since for the session, its new broker asks the
 origins for.
 
-    in the image -(TAKE)-> lent -(DONE)-> claimed: in no image any more
-    in the image -(END)-> claimed
+    in the image -(TAKE)-> lent -(DONE)-> in no image any more
+    in the image -(END)-> in no image any more
     lent: encoded for one taker; a newer one gets it as well, and then the older one does not
+
+A session is claimed once it is lent, or has ended: its broker hears of that when it is back
+(`fences`), and is given no more away from then on.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
 from mqttree.broker.cluster.sessions.message_vectors import numbered, ranges_of, union, vector_of
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.session_codec import encode_state
+from mqttree.broker.cluster.sessions.session_entries import posted_stamp
 from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
     END,
@@ -43,6 +47,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     encode_rest,
 )
 from mqttree.broker.core.session_owner import digest
+from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
 from mqttree.broker.persistence.recorded_states import ReadSession, RecordedMessages, read_session
 from mqttree.broker.wire.errors import WireError
@@ -54,10 +59,15 @@ if TYPE_CHECKING:
     from mqttree.broker.persistence.image import Image, RecordedSession
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.records import EntryRecord
+    from mqttree.broker.persistence.standby_image import StandbyImage
 
 PROMOTION_S = 0.1
 """s for which a broker cannot be reached before its standby takes its place: most repairs of the
 tree are shorter."""
+
+SETTLING_S = 1.0
+"""s after a time in which this broker did not run, in which it takes nobody's place: it has yet to
+hear who is there, and who has another standby by now."""
 
 WILL_WAIT_S = 2.0
 """s more for which its clients may connect elsewhere before their wills are published."""
@@ -119,13 +129,22 @@ class Succession:
     """Gives away the sessions of brokers that cannot be reached."""
 
     def __init__(
-        self, node: JournalBroker, cluster: Cluster, images: Callable[[], dict[bytes, Image]]
+        self,
+        node: JournalBroker,
+        cluster: Cluster,
+        images: Callable[[], dict[bytes, StandbyImage]],
+        stands_back: Callable[[], bool],
     ) -> None:
         """`node`, `cluster`: this broker; `images`: returns the images that are complete, by the
-        ids of their owners."""
+        ids of their owners; `stands_back`: whether this broker is in doubt about its own
+        sessions."""
         self._node = node
         self._cluster = cluster
         self._images = images
+        self._in_doubt = stands_back
+        self._settled_at = 0.0
+        self.fences = Fences(node, cluster, images)
+        """What the owners have to hear."""
         self._lives = cluster.posted_sessions.lives
         self._successors: dict[bytes, Successor] = {}
         self._lent: dict[str, Lent] = {}
@@ -137,14 +156,36 @@ class Succession:
     def route_changed(self, event: RouteChanged) -> None:
         """Take the place of a broker that cannot be reached any more, if it stays so."""
         owner = event.broker_id
-        if event.via is None and owner in self._images():
+        if event.via is not None:
+            self.fences.reached(owner)
+        elif owner in self._images():
             self._node.timers.schedule(
                 self._node.now + PROMOTION_S, lambda now: self._promote(owner, now)
             )
 
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s): what it knows of others
+        is as old as that."""
+        if seconds >= self._node.config.link_timeout / 2:
+            self._settled_at = now + SETTLING_S
+
+    @property
+    def doubts(self) -> bool:
+        """Whether this broker does not know which of its own sessions its standby has given
+        away."""
+        return self._in_doubt()
+
+    @property
+    def _stands_back(self) -> bool:
+        return self._node.now < self._settled_at or self._in_doubt()
+
     def _promote(self, owner: bytes, now: float) -> None:
         self._node.now = now
-        if (image := self._images().get(owner)) is not None:
+        if (image := self._images().get(owner)) is None:
+            return
+        if self._stands_back:
+            self._node.timers.schedule(now + PROMOTION_S, lambda at: self._promote(owner, at))
+        else:
             self._successor(owner, image)
 
     def requested(self, asked: Asked, now: float) -> bool:
@@ -153,6 +194,9 @@ class Succession:
         answer = self._handover.answer
         lent = self._lent.get(asked.client_id)
         if lent is None or (lent.export.taker, lent.export.stamp) != (asked.sender, asked.stamp):
+            if self._stands_back and self._has(asked):
+                answer(asked, COMING)
+                return True
             found = self._find(asked) if asked.request in (TAKE, END) else None
             if found is None:
                 return False
@@ -166,6 +210,7 @@ class Succession:
             elif digest(read.state.owner) != asked.owner:
                 answer(asked, FOREIGN)
             elif asked.request == END:
+                self.fences.claim(owner, recorded.head.client_id, asked.stamp)
                 self._claim(owner, recorded.head.client_id)
                 answer(asked, NOTHING)
             else:
@@ -201,18 +246,29 @@ class Succession:
                 newest, found = recorded.head.stamp, (owner, recorded)
         return found
 
+    def _has(self, asked: Asked) -> bool:
+        """Whether a broker that cannot be reached had a session of a client, and its image is
+        here."""
+        database = self._cluster.database
+        return any(
+            posted_stamp(database, owner, asked.client_id) and not self._lives(owner)
+            for owner in self._images()
+        )
+
     def _has_expired(self, recorded: RecordedSession, image: Image) -> bool:
         since = recorded.head.disconnected_at or image.alive
         wall = self._cluster.clock.physical(self._node.now)
         return since + recorded.head.expiry * 1000 < wall
 
-    def _successor(self, owner: bytes, image: Image) -> Successor | None:
-        """Return what has the `image` of a broker, None while that can be reached."""
+    def _successor(self, owner: bytes, standby_image: StandbyImage) -> Successor | None:
+        """Return what has the image of a broker, None while that can be reached."""
         if self._lives(owner):
             self._successors.pop(owner, None)
             return None
-        successor = self._successors.get(owner)
+        successor, image = self._successors.get(owner), standby_image.contents
         if successor is None or successor.image is not image:
+            standby_image.promote()
+            self.fences.promoted(owner, standby_image)
             now = self._node.now
             wall = self._cluster.clock.physical(now)
             successor = self._successors[owner] = Successor(image, now, wall)
@@ -222,7 +278,7 @@ class Succession:
             if self._cluster.database.entry(owner, DRAINING) is None:
                 alive = now - max(0, wall - image.alive) / 1000
                 for recorded in image.sessions.values():
-                    self._wills.add(recorded.head, alive, now + WILL_WAIT_S, lambda: None)
+                    self._add_will(owner, successor, recorded, alive)
         return successor
 
     def _lend(
@@ -248,6 +304,7 @@ class Succession:
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, seen, len(state.items), now)
         export.data, export.rest = encode_state(state, now), encode_rest(seen)
+        self.fences.claim(owner, recorded.head.client_id, asked.stamp)
         lent = self._lent[asked.client_id] = Lent(owner, recorded.head.client_id, export)
         self._forget_later(asked.client_id, lent, now)
         return lent
@@ -255,10 +312,26 @@ class Succession:
     def _claim(self, owner: bytes, client: bytes) -> None:
         """Forget a session that another broker has, or that its client has ended."""
         successor = self._successors.get(owner)
-        if successor is not None and successor.image is self._images().get(owner):
+        image = self._images().get(owner)
+        if successor is not None and image is not None and successor.image is image.contents:
             number = successor.sessions.pop(client, 0)
             if successor.image.sessions.pop(number, None) is not None:
                 self._node.counters.sessions_claimed += 1
+
+    def _add_will(
+        self, owner: bytes, successor: Successor, recorded: RecordedSession, alive: float
+    ) -> None:
+        """Publish a will in time, unless the broker is back by then. `alive`: s; it was then."""
+        head = recorded.head
+
+        def may() -> bool:
+            if self._successors.get(owner) is not successor or self._lives(owner):
+                return False
+            self.fences.claim(owner, head.client_id, head.stamp)
+            recorded.head = head._replace(will=b"")
+            return True
+
+        self._wills.add(head, alive, self._node.now + WILL_WAIT_S, lambda: None, may)
 
     def _forget_later(self, client_id: str, lent: Lent, now: float) -> None:
         def forget(at: float) -> None:

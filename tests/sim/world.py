@@ -315,6 +315,8 @@ class Host:
         self.boot = 0
         self.node: Node | None = None
         self.paused = False
+        self.stops_in_turn = False
+        """Whether it is stopped in the middle of its next turn."""
         self.listening = True
         self.left: set[int] = set()  # boots that said goodbye
         self.ahead = 0.0  # s; of its clock
@@ -355,7 +357,7 @@ class Host:
             **settings,
         )
         rng = random.Random(world.rng.getrandbits(64))
-        self.paused = False
+        self.paused = self.stops_in_turn = False
         self._pending.clear()
         self._armed = None
         world.say(f"{self.name} starts, boot {boot}")
@@ -411,11 +413,30 @@ class Host:
             self.world.say(f"{self.name} is stopped (SIGSTOP)")
             self.paused = True
 
+    def pause_in_turn(self) -> None:
+        """Stop it when it has handled what comes next, before it has sent anything."""
+        if self.node is not None and not self.paused:
+            self.stops_in_turn = True
+
+    def _stops(self, node: Node) -> bool:
+        """Stop it in the middle of this turn, if that is planned; returns whether it is."""
+        if not self.stops_in_turn:
+            return False
+        self.stops_in_turn = False
+        self.pause()
+        self._pending.insert(0, (_rest_of_turn, node))
+        return True
+
     def resume(self) -> None:
         if self.node is not None and self.paused:
             self.world.say(f"{self.name} goes on (SIGCONT)")
             self.paused = False
             pending, self._pending = self._pending, []
+            self.stops_in_turn = False
+            if pending and pending[0][0] is _rest_of_turn:
+                self.do(*pending.pop(0))
+            if self.node is not None:
+                self.do(lambda node: node.on_resumed(self.world.now), self.node)
             for call, node in pending:
                 self.do(call, node)
             for end in list(self.ends.values()):
@@ -433,7 +454,8 @@ class Host:
             return
         try:
             call(node)
-            self._run(node)
+            if not self._stops(node):
+                self._run(node)
         except Exception:  # whatever a node raises is a finding
             self.world.violation("raised", f"{self.name}: {traceback.format_exc(limit=-6)}")
             self.kill()
@@ -444,7 +466,8 @@ class Host:
         if conn.node is node:
             try:
                 conn.receive(data, self.world.now)
-                self._run(node, conn)
+                if not self._stops(node):
+                    self._run(node, conn)
             except Exception:  # as in `do`
                 self.world.violation("raised", f"{self.name}: {traceback.format_exc(limit=-6)}")
                 self.kill()
@@ -477,6 +500,10 @@ class Host:
         if serial == self._serial and self.node is node and not self.paused:
             self._armed = None
             self.do(lambda node: node.tick(self.world.now), node)
+
+
+def _rest_of_turn(node: Node) -> None:
+    """Do nothing more: what the turn has led to is sent."""
 
 
 class World:

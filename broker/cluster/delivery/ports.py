@@ -236,6 +236,25 @@ class Streamed(Protocol):
     def link_down(self) -> None:
         """Note that a link is gone."""
 
+    @property
+    def doubts(self) -> bool:
+        """Whether this broker does not know which of its sessions its standby has given away."""
+
+    @property
+    def fencing(self) -> Fenced:
+        """Hears of that."""
+
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s)."""
+
+
+class Fenced(Protocol):
+    """Hears which of this broker's sessions others have given away."""
+
+    def heard(self, sender: bytes, body: bytes, now: float) -> None:
+        """Carry out what the broker `sender` says that it has given away. Raises MalformedPacket.
+        `now`: s."""
+
 
 class StandbyImages(Protocol):
     """The images of other brokers whose standby this one is."""
@@ -259,6 +278,9 @@ class StandbyImages(Protocol):
 
     def route_changed(self, event: RouteChanged) -> None:
         """Note that another broker can be reached, or no longer."""
+
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Note that this broker did not run for `seconds` until `now` (s)."""
 
     @property
     def size(self) -> int:

@@ -271,6 +271,10 @@ class Handover:
     def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
         if self.succession is not None and self.succession.requested(asked, now):
             return
+        if asked.request != DONE and self.succession is not None and self.succession.doubts:
+            # Its standby may have given the session to another broker.
+            self.answer(asked, COMING)
+            return
         session = self._node.sessions.get(asked.client_id)
         state = self._state(asked.client_id)
         newer = session is not None and self._is_newer(asked, session)

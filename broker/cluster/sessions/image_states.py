@@ -3,6 +3,7 @@ input does in them: one table. Pure.
 
 LOADING -ENDED-> VALID -DROPPED, REFUSED-> GONE
 LOADING -LINK_LOST, DROPPED, REFUSED-> GONE
+VALID -PROMOTED-> PROMOTED -DROPPED, REFUSED-> GONE
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ class State(TableEnum):
     """The snapshot is not complete."""
     VALID = "valid"
     """It is all that its owner had at the last frame."""
+    PROMOTED = "promoted"
+    """Its owner cannot be reached, or could not: its sessions are given away, and no frame changes
+    it any more."""
     GONE = "gone"
     """It is dropped."""
 
@@ -30,6 +34,8 @@ class Input(TableEnum):
     """No more frames come."""
     DROPPED = "dropped"
     """Its owner has another standby, or none, or has begun anew."""
+    PROMOTED = "promoted"
+    """Its owner cannot be reached."""
     REFUSED = "refused"
     """A frame does not follow, cannot be read, or takes too much memory."""
 
@@ -45,9 +51,12 @@ class Action(TableEnum):
 TRANSITIONS: Table[State, Input, Action] = {
     (State.LOADING, Input.ENDED): (Action.NOTHING, State.VALID),
     (State.LOADING, Input.LINK_LOST): (Action.FORGET, State.GONE),
-    (State.VALID, Input.LINK_LOST): (Action.NOTHING, State.VALID),
-    **{(s, Input.DROPPED): (Action.FORGET, State.GONE) for s in (State.LOADING, State.VALID)},
-    **{(s, Input.REFUSED): (Action.REFUSE, State.GONE) for s in (State.LOADING, State.VALID)},
+    **{(s, Input.LINK_LOST): (Action.NOTHING, s) for s in (State.VALID, State.PROMOTED)},
+    **{
+        (s, Input.PROMOTED): (Action.NOTHING, State.PROMOTED) for s in (State.VALID, State.PROMOTED)
+    },
+    **{(s, Input.DROPPED): (Action.FORGET, State.GONE) for s in State if s is not State.GONE},
+    **{(s, Input.REFUSED): (Action.REFUSE, State.GONE) for s in State if s is not State.GONE},
 }
 """(state, input) -> (action, next state). A pair that is not here cannot come."""
 

@@ -31,3 +31,8 @@ class Succession(Protocol):
     def requested(self, asked: Asked, now: float) -> bool:
         """Answer a request (`asked`) at `now` (s), if it is for a session of a broker that cannot
         be reached; returns whether it is."""
+
+    @property
+    def doubts(self) -> bool:
+        """Whether this broker does not know which of its own sessions its standby has given
+        away."""

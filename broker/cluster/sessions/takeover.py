@@ -103,6 +103,8 @@ session's subscriptions here."""
 REPAIR_S = 0.1
 """s for which a holder that cannot be reached is waited for: most repairs of the tree are
 shorter."""
+STANDBY_S = 1.0
+"""s beyond `link_timeout` for which a holder is waited for that has a standby."""
 MAX_HOPS = 16
 """brokers that may say one after another that yet another one has a session; more are a circle."""
 
@@ -264,6 +266,13 @@ class Takeover:
                 if event.via is not None:
                     self._ask(pending, self._node.now)
 
+    def on_suspended(self, seconds: float, now: float) -> None:
+        """Do not count `seconds` in which this broker did not run as a holder's silence. `now`:
+        s."""
+        for pending in self._pending.values():
+            pending.began = min(now, pending.began + seconds)
+            pending.heard = min(now, pending.heard + seconds)
+
     # ---------------------------------------------------------------- taking: a client connects
 
     def _step(self, pending: PendingTakeover, given: Input, now: float) -> None:
@@ -357,6 +366,10 @@ class Takeover:
             return False
         link = self._links.get(pending.holder) or self._directory.link_to(pending.holder)
         client_id = pending.client_id
+        if self._posted.standby_of(pending.holder):
+            # If it does not run any more, that is noticed, and its standby has the session.
+            patience = self._node.config.link_timeout + STANDBY_S
+            return now < max(pending.heard, pending.since) + patience
         older = client_id in self._node.sessions or len(self._posted.elsewhere(client_id)) > 1
         return older or (link is not None and pending.slow(link.conn.last_heard))
 
@@ -411,7 +424,7 @@ class Takeover:
 
     def _ask_elsewhere(self, pending: PendingTakeover, now: float) -> None:
         pending.hops += 1
-        pending.holder = pending.elsewhere
+        pending.holder, pending.heard = pending.elsewhere, now
         pending.lost_at, pending.rest = 0.0, None
         pending.parts.clear()
         self._drop(pending)

@@ -1,0 +1,93 @@
+"""What a broker and the one that was its standby tell each other about sessions that were given
+away (docs/decisions/0063).
+
+    ASK_FENCE  u32 boot, u32 epoch: of the stream that the asker posted last, or of the fence, u32
+               how many of its claims are carried out (UNHEARD: it has not heard of any)
+    FENCE      u32 boot, u32 epoch, u8 PROMOTED or 0, u64 LSN of the image's last frame, u32 claims
+               in all, u32 number of the first that follows, claims: u16 size, client id, u64 stamp
+
+ASK_FENCE is answered unless all claims are carried out, and FENCE always. Both may be repeated. A
+claim is never taken back, so its number says which it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from mqttree.broker.wire.errors import MalformedPacket
+
+FENCE, ASK_FENCE = 0x1F, 0x01
+"""Kinds of messages to one broker."""
+
+PROMOTED: Final = 1
+UNHEARD: Final = 0xFFFFFFFF
+
+_ASK = struct.Struct(">III")
+_HEAD = struct.Struct(">IIBQII")
+_SIZE = struct.Struct(">H")
+_STAMP = struct.Struct(">Q")
+
+Claim = tuple[bytes, int]
+"""A client id, and the stamp of the connection that has its session; that of the session itself:
+its will was published, and nothing else."""
+
+
+class AskFence(NamedTuple):
+    """ASK_FENCE."""
+
+    boot: int
+    epoch: int
+    done: int
+    """Claims that are carried out, or UNHEARD."""
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return _ASK.pack(*self)
+
+    @classmethod
+    def decode(cls, body: bytes) -> AskFence:
+        """Decode it. Raises MalformedPacket."""
+        if len(body) != _ASK.size:
+            raise MalformedPacket("question for a fence has another size")
+        return cls(*_ASK.unpack(body))
+
+
+class FenceMessage(NamedTuple):
+    """FENCE."""
+
+    boot: int
+    epoch: int
+    promoted: bool
+    """Whether anything may have been given away."""
+    lsn: int
+    total: int
+    first: int
+    claims: tuple[Claim, ...]
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        head = self.boot, self.epoch, PROMOTED * self.promoted, self.lsn, self.total, self.first
+        return _HEAD.pack(*head) + b"".join(_encoded(self.claims))
+
+    @classmethod
+    def decode(cls, body: bytes) -> FenceMessage:
+        """Decode it. Raises MalformedPacket."""
+        try:
+            boot, epoch, flags, lsn, total, first = _HEAD.unpack_from(body)
+            at, claims = _HEAD.size, []
+            while at < len(body):
+                (size,) = _SIZE.unpack_from(body, at)
+                client = body[at + 2 : at + 2 + size]
+                (stamp,) = _STAMP.unpack_from(body, at + 2 + size)
+                claims.append((client, stamp))
+                at += 10 + size
+        except struct.error:
+            raise MalformedPacket("fence is truncated") from None
+        return cls(boot, epoch, flags & PROMOTED != 0, lsn, total, first, tuple(claims))
+
+
+def _encoded(claims: Iterable[Claim]) -> Iterable[bytes]:
+    for client, stamp in claims:
+        yield _SIZE.pack(len(client)) + client + _STAMP.pack(stamp)

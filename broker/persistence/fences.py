@@ -1,0 +1,128 @@
+"""What this broker has given away of the sessions of others, as their standby: it tells them when
+they are back (docs/decisions/0063). Pure.
+
+A broker that only hung, or was cut off, has its sessions still, and clients may be connected to it.
+Its fence says which of them are somebody else's: those whose contents were sent to another broker.
+It is told again until the owner asks for nothing more, and again when a claim is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mqttree.broker.persistence.fence_messages import (
+    ASK_FENCE,
+    FENCE,
+    UNHEARD,
+    AskFence,
+    Claim,
+    FenceMessage,
+)
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.persistence.ports import JournalBroker
+    from mqttree.broker.persistence.standby_image import StandbyImage
+
+REPEAT_S = 0.25
+"""s between two times that an owner is told the same, while it can be reached."""
+
+KEPT_S = 30.0
+"""s for which an owner that can be reached is told it, at most."""
+
+AT_ONCE = 1000
+"""claims in one message."""
+
+
+class Fence:
+    """The claims on the sessions of one image."""
+
+    def __init__(self, boot: int, epoch: int, lsn: int) -> None:
+        """`boot`: of the owner; `epoch`: of the stream; `lsn`: of the image's last frame."""
+        self.boot, self.epoch, self.lsn = boot, epoch, lsn
+        self.claims: list[Claim] = []
+        self.heard = -1
+        """How many of these the owner has carried out; -1: it has not heard of the fence."""
+        self.told_since = 0.0
+        """s; since when the owner can be reached, 0: it cannot be."""
+
+    def message(self, first: int) -> bytes:
+        """Return the claims from number `first` on, as many as go into one message."""
+        claims = tuple(self.claims[first : first + AT_ONCE])
+        total = len(self.claims)
+        return FenceMessage(self.boot, self.epoch, True, self.lsn, total, first, claims).encode()
+
+
+class Fences:
+    """The fences of all brokers whose images were promoted here."""
+
+    def __init__(
+        self,
+        node: JournalBroker,
+        cluster: Cluster,
+        images: Callable[[], dict[bytes, StandbyImage]],
+    ) -> None:
+        """`node`, `cluster`: this broker; `images`: returns the images that are complete, by the
+        ids of their owners."""
+        self._node = node
+        self._cluster = cluster
+        self._images = images
+        self._fences: dict[bytes, Fence] = {}
+        cluster.bus.receive(ASK_FENCE, self._asked)
+
+    def promoted(self, owner: bytes, image: StandbyImage) -> None:
+        """Note that sessions may be given away from now on from the `image` of a broker."""
+        _, boot, epoch = image.key
+        known = self._fences.get(owner)
+        if known is None or (known.boot, known.epoch) != (boot, epoch):
+            self._fences[owner] = Fence(boot, epoch, image.lsn)
+
+    def claim(self, owner: bytes, client: bytes, stamp: int) -> None:
+        """Note that the session of `client` is sent to a broker, for a connection with this
+        `stamp`; with that of the session itself, that its will is published."""
+        fence = self._fences.get(owner)
+        if fence is not None and (client, stamp) not in fence.claims[-AT_ONCE:]:
+            fence.claims.append((client, stamp))
+            self.reached(owner)
+
+    def reached(self, owner: bytes) -> None:
+        """Tell a broker what it has to know, if it can be reached."""
+        fence = self._fences.get(owner)
+        if (
+            fence is not None
+            and not fence.told_since
+            and self._cluster.posted_sessions.lives(owner)
+        ):
+            fence.told_since = self._node.now
+            self._tell(owner, fence, self._node.now)
+
+    def _tell(self, owner: bytes, fence: Fence, now: float) -> None:
+        if self._fences.get(owner) is not fence:
+            return
+        lives = self._cluster.posted_sessions.lives(owner)
+        if not lives or fence.heard >= len(fence.claims) or now > fence.told_since + KEPT_S:
+            fence.told_since = 0.0
+            return
+        self._send(owner, fence.message(max(0, fence.heard)))
+        self._node.timers.schedule(now + REPEAT_S, lambda at: self._tell(owner, fence, at))
+
+    def _send(self, owner: bytes, body: bytes) -> None:
+        self._cluster.bus.send(owner, FENCE, body, at_once=True)
+
+    def _asked(self, sender: bytes, body: bytes, now: float) -> None:
+        """Tell the broker `sender` the claims that it has not carried out, or that none can be."""
+        asked = AskFence.decode(body)
+        fence = self._fences.get(sender)
+        if fence is not None and (fence.boot, fence.epoch) >= (asked.boot, asked.epoch):
+            if asked.done == UNHEARD:
+                self._send(sender, fence.message(0))
+                return
+            fence.heard = max(fence.heard, asked.done)
+            if asked.done < len(fence.claims):
+                self._send(sender, fence.message(asked.done))
+            return
+        image = self._images().get(sender)
+        if image is not None and image.key[1:] == (asked.boot, asked.epoch):
+            nothing = FenceMessage(asked.boot, asked.epoch, False, image.lsn, 0, 0, ())
+            self._send(sender, nothing.encode())

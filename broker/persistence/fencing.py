@@ -1,0 +1,170 @@
+"""A broker that stood still for so long that its standby may have given its sessions away: it does
+nothing for clients before it knows which (docs/decisions/0063). Pure.
+
+In doubt no client is read, no will is sent and no session is given away; what waits for the journal
+waits on (`stream`). The doubt ends when the standby has acknowledged a frame of after it, or says
+that it has given nothing away, or when its fence is carried out, or after DOUBT_S.
+
+Fences also come unasked, as brokers that were cut off from each other meet again. Sessions in one
+are other brokers' from then on: their connections are closed unread, and their wills not sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.core.client import Client
+from mqttree.broker.persistence.fence_messages import (
+    ASK_FENCE,
+    UNHEARD,
+    AskFence,
+    Claim,
+    FenceMessage,
+)
+from mqttree.broker.wire.strings import shorten
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.core.session import Session
+    from mqttree.broker.persistence.ports import JournalBroker
+
+DOUBT_S = 3.0
+"""s after which a broker goes on that does not hear what its standby has given away: that one is
+gone, too, or cut off."""
+
+ASK_S = 0.1
+"""s between two times that the standby is asked."""
+
+
+class FencedStream(Protocol):
+    """What follows for the stream."""
+
+    def cleared(self) -> None:
+        """Note that the standby has given nothing away."""
+
+    def fenced(self, standby: bytes, epoch: int) -> None:
+        """Note that the fence of a broker, `standby`, is carried out, which had the image of this
+        `epoch`."""
+
+    def doubt_over(self) -> None:
+        """Note that it was waited for long enough."""
+
+
+class Fencing:
+    """What a broker does in doubt, and when it hears of a fence."""
+
+    def __init__(self, node: JournalBroker, cluster: Cluster, stream: FencedStream) -> None:
+        """`node`, `cluster`: this broker; `stream`: its stream."""
+        self._node = node
+        self._cluster = cluster
+        self._stream = stream
+        self._boot = node.config.boot
+        self.doubts = False
+        """Whether this broker is in doubt."""
+        self._asked = b"", 0
+        self._since = 0.0
+        # Sessions with wills that are due.
+        self._wills: list[Session] = []
+        # By standby: boot and epoch of its last fence, and how many claims are carried out.
+        self._done: dict[bytes, tuple[int, int, int]] = {}
+
+    # ---------------------------------------------------------------- doubt
+
+    def begin(self, standby: bytes, epoch: int) -> None:
+        """Be in doubt, from now on, about what the broker `standby` has given away of the stream of
+        this `epoch`. New clients are held as they are let in."""
+        node = self._node
+        self._asked, self._since = (standby, epoch), node.now
+        if not self.doubts:
+            node.counters.doubts += 1
+            node.log(
+                "info", "this broker stood still: clients wait until it is known what it missed"
+            )
+        self.doubts = True
+        node.wills.waits = self._wills.append
+        for conn in list(node.connection_registry.connections):
+            if isinstance(conn.owner, Client):
+                node.flow_control.hold(conn, self)
+        self._ask(node.now, node.now)
+
+    def _ask(self, since: float, now: float) -> None:
+        if not self.doubts or since != self._since:
+            return
+        if now >= since + DOUBT_S:
+            self._stream.doubt_over()
+            return
+        standby, epoch = self._asked
+        body = AskFence(self._boot, epoch, UNHEARD).encode()
+        self._cluster.bus.send(standby, ASK_FENCE, body, at_once=True)
+        self._node.timers.schedule(now + ASK_S, lambda at: self._ask(since, at))
+
+    def end(self) -> None:
+        """Serve clients again."""
+        if not self.doubts:
+            return
+        node = self._node
+        self.doubts = False
+        node.wills.waits = None
+        node.flow_control.release(self)
+        wills, self._wills = self._wills, []
+        for session in wills:
+            if session.will is None:
+                continue
+            others = entries_of(self._cluster.database, session.client_id)
+            if max((entry.stamp for _, entry in others), default=0) > session.stamp:
+                session.will = None
+            else:
+                node.wills.send(session)
+
+    # ---------------------------------------------------------------- fences
+
+    def heard(self, sender: bytes, body: bytes, now: float) -> None:
+        """Carry out what the broker `sender` says that it has given away. Raises MalformedPacket.
+        `now`: s."""
+        fence = FenceMessage.decode(body)
+        mine = fence.boot == self._boot
+        if not fence.promoted:
+            if self.doubts and mine and self._asked == (sender, fence.epoch):
+                self._stream.cleared()
+            return
+        *which, done = self._done.get(sender, (0, 0, 0))
+        if which != [fence.boot, fence.epoch]:
+            done = 0
+            self._node.counters.fences += 1
+            self._node.log("info", f"broker {sender.hex()} had this broker's sessions meanwhile")
+        for claim in fence.claims[max(0, done - fence.first) :] if fence.first <= done else ():
+            self._carry_out(claim)
+            done += 1
+        self._done[sender] = fence.boot, fence.epoch, done
+        answer = AskFence(fence.boot, fence.epoch, done).encode()
+        self._cluster.bus.send(sender, ASK_FENCE, answer, at_once=True)
+        if mine and done >= fence.total:
+            self._stream.fenced(sender, fence.epoch)
+
+    def _carry_out(self, claim: Claim) -> None:
+        """Leave a session to the broker that has it now."""
+        client, stamp = claim
+        node = self._node
+        for waiting in self._wills:
+            if waiting.client_id.encode() == client and waiting.stamp <= stamp:
+                waiting.will = None
+        session = node.sessions.get(client.decode(errors="replace"))
+        if session is None or session.stamp > stamp:
+            return
+        session.will = None
+        if session.stamp == stamp:
+            # The session is this broker's, and its will was published.
+            if session.recorder is not None:
+                session.recorder.record_attributes()
+            return
+        self._cluster.clock.merge(stamp, node.now)
+        session.successor = max(session.successor, stamp)
+        if (conn := session.conn) is not None:
+            node.counters.sessions_superseded += 1
+            name = shorten(session.client_id)
+            text = f"client {name} at {conn.peer} has gone to another broker; closed unread"
+            node.log_limit.line("info", "went elsewhere", conn.peer, text)
+            conn.abort("its session has gone to another broker")
+        elif session.recorder is not None:
+            session.recorder.record_attributes()

@@ -1,0 +1,232 @@
+"""Brokers that die, hang or are cut off while their standbys have their sessions, and clients that
+go to another broker."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from mqttree.broker.persistence.stream_states import State
+from tests.sim.clients import Ledger, SimClient
+from tests.sim.disk import Disk, Stayer
+from tests.sim.schedule import quiet
+from tests.sim.test_durability import FILTERS, TOPICS, check, check_order
+from tests.sim.world import Host, World
+
+KINDS = ("kills", "hangs", "splits")
+
+
+class Refugee(Stayer):
+    """A client that goes to another broker when its own dies or hangs."""
+
+    def leave_for(self, seconds: float) -> None:
+        """Disconnect, and come back where a broker is."""
+        if self.state == "up" and self._end is not None:
+            self._end.close()
+            self._down("leaves for a while")
+            self.world.after(seconds, self.connect)
+
+    def flee(self, how: str) -> None:
+        """Go to a broker that runs: `hop` keeps the old connection open, `close` ends it, `reset`
+        resets it."""
+        if self._end is None or not self.host.paused:
+            return
+        self.world.say(f"{self.name} flees from {self.host.name} ({how})")
+        if how == "close":
+            self._end.close()
+        elif how == "reset":
+            self._end.abort()
+        self._down("flees")
+        self.connect()
+
+    def cross(self, host: Host) -> None:
+        """Go to a broker on the other side of a split."""
+        if self._end is not None and self.host is not host:
+            self.world.say(f"{self.name} crosses from {self.host.name} to {host.name}")
+            self._end.close()
+            self._down("crosses")
+            self.host = host
+            self.connect()
+
+    def connect(self) -> None:
+        if not self.host.alive or self.host.paused:
+            fit = [host for host in self.world.alive() if not host.paused]
+            if not fit:
+                self.world.after(self.retry, self.connect)
+                return
+            self.host = self.world.rng.choice(fit)
+        super().connect()
+
+
+class Succession:
+    """One seed's story of a kind."""
+
+    def __init__(self, seed: int, kind: str = "kills") -> None:
+        self.seed, self.kind = seed, kind
+        self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
+        self.world = World(seed)
+        self.world.verbose = int(os.environ.get("VERBOSE", "0"))
+        self.ledger = Ledger()
+        self.disks: dict[int, Disk] = {}
+        self.world.on_start.append(lambda host: self.disks[host.index].started())
+        self.clients: list[Refugee] = []
+        self.publishers: list[Refugee] = []
+        self.length = 0.0
+        self.crossed: set[SimClient] = set()
+
+    def build(self) -> None:
+        """Hosts and clients."""
+        rng, world, seed = self.rng, self.world, self.seed
+        routing = (
+            os.environ.get("ROUTING") or ("flood", "interest", "topic", "topic")[seed // 2 % 4]
+        )
+        for _ in range(rng.choice((2, 3, 4, 5))):
+            host = world.add(
+                discovery="multicast", routing=routing, replicas=1, standby_hosts="any"
+            )
+            self.disks[host.index] = Disk(world, host, sync=seed % 2 == 0)
+            host.start()
+        for number in range(rng.choice((2, 4, 6))):
+            filters = [(rng.choice(FILTERS), rng.choice((1, 2, 2)))]
+            client = self._client(f"sub{number}", rng.choice(world.hosts), filters)
+            client.ack_delay = rng.choice((0.0, 0.0, 0.05))
+            self.clients.append(client)
+        self.publishers += [self._client(f"pub{host.index}", host, None) for host in world.hosts]
+        for client in (*self.clients, *self.publishers):
+            world.after(rng.uniform(0.0, 0.3), client.connect)
+
+    def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
+        rng = self.rng
+        return Refugee(
+            self.world,
+            self.ledger,
+            name,
+            host,
+            version=rng.choice((4, 5)),
+            clean=False,
+            filters=filters,
+            will=("will", 2, False) if self.kind != "kills" else None,
+        )
+
+    def traffic(self) -> None:
+        """Plan publications, and clients that are away for a while."""
+        rng, world = self.rng, self.world
+        length = self.length = rng.choice((5.0, 15.0))
+        at = 2.0
+        while at < length:
+            publisher, topic, qos = (
+                rng.choice(self.publishers),
+                rng.choice(TOPICS),
+                rng.choice((1, 2)),
+            )
+            if rng.random() < 0.2:
+                world.after(at, publisher.burst, topic, qos, rng.randrange(2, 30), 5)
+            else:
+                world.after(at, publisher.publish, topic, qos)
+            at += rng.expovariate(1 / 0.03)
+        for client in self.clients:
+            if rng.random() < 0.3:
+                world.after(rng.uniform(1.0, length), client.leave_for, rng.choice((0.1, 2.0, 6.0)))
+
+    # ---------------------------------------------------------------- faults
+
+    def faults(self) -> None:
+        """Plan what goes wrong, one broker after the other."""
+        rng, world = self.rng, self.world
+        when = rng.uniform(2.0, self.length)
+        if self.kind == "kills":
+            count = rng.choice((1, 1, min(2, len(world.hosts) - 1)))
+            for victim in rng.sample(world.hosts, count):
+                world.after(when, kill, world, victim, rng.random() < 0.7)
+                if self.seed % 3 == 0:  # its disk is there
+                    world.after(when + rng.choice((0.5, 2.0, 5.0)), victim.start)
+                when += 4.0
+            return
+        for _ in range(rng.choice((1, 1, 2))):
+            fault = self._hang if self.kind == "hangs" else self._split
+            world.after(when, fault, rng.choice(world.hosts), rng.uniform(0.6, 4.0))
+            when += 8.0
+
+    def _hang(self, host: Host, lasts: float) -> None:
+        """Stop a broker that has a standby, perhaps in the middle of a turn; its clients go, or
+        stay."""
+        rng, world = self.rng, self.world
+        stream = host.running.images.stream
+        if stream is None or stream.state is not State.SYNCED:  # type: ignore[attr-defined]
+            world.say(f"{host.name} is alone")
+            return
+        if rng.random() < 0.5:
+            host.pause_in_turn()
+            world.after(0.05, host.pause)
+        else:
+            host.pause()
+        world.after(lasts, host.resume)
+        mine = [c for c in (*self.clients, *self.publishers) if c.host is host]
+        for client in mine:
+            if rng.random() < 0.7:
+                how = rng.choice(("hop", "close", "reset"))
+                world.after(rng.uniform(0.06, lasts + 0.2), client.flee, how)
+
+    def _split(self, host: Host, lasts: float) -> None:
+        """Cut a broker off, perhaps with others; some clients cross, and some come back."""
+        rng, world = self.rng, self.world
+        others = [each for each in world.hosts if each is not host]
+        side = [host, *rng.sample(others, rng.randrange(len(others)))]
+        rest = [each for each in world.hosts if each not in side]
+        world.partition([[each.index for each in side]])
+        world.after(lasts, world.heal)
+        for client in (*self.clients, *self.publishers):
+            if rng.random() < 0.3:
+                there = rest if client.host in side else side
+                self.crossed.add(client)
+                world.after(rng.uniform(0.0, lasts), client.cross, rng.choice(there))
+                if rng.random() < 0.3:
+                    world.after(rng.uniform(lasts, lasts + 2.0), client.cross, client.host)
+
+    # ---------------------------------------------------------------- the end
+
+    def play(self) -> list[tuple[str, str]]:
+        """Run it; returns what went wrong."""
+        world = self.world
+        self.build()
+        self.traffic()
+        self.faults()
+        world.run(self.length + 12.0)
+        if self.kind != "kills":
+            for host in world.hosts:
+                host.resume()
+            world.heal()
+            world.run(4.0)
+        quiet(world)
+        world.run(8.0)
+        for client in (*self.clients, *self.publishers):
+            for error in client.errors:
+                world.violation("client", f"{client.name}: {error}")
+        for client in self.clients:
+            check(world, self.ledger, client)
+            check_order(world, self.ledger, client)
+        if self.kind != "kills":
+            self._one_session_each()
+        return world.violations
+
+    def _one_session_each(self) -> None:
+        for client in (*self.clients, *self.publishers):
+            holders = [
+                host.name for host in self.world.alive() if client.name in host.running.sessions
+            ]
+            if len(holders) != 1:
+                self.world.violation("holders", f"{client.name} has sessions at {holders}")
+
+
+def kill(world: World, host: Host, reset: bool) -> None:
+    """Kill a broker, with its disk, if it has a standby."""
+    stream = host.running.images.stream if host.alive else None
+    if stream is None or stream.alone or len(list(world.alive())) == 1:
+        world.say(f"{host.name} is alone")
+    else:
+        host.kill(reset)
+
+
+def play(seed: int, kind: str = "kills") -> list[tuple[str, str]]:
+    """Run a schedule; returns what went wrong."""
+    return Succession(seed, kind).play()
