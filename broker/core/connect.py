@@ -590,6 +590,11 @@ class ConnectHandshake(Owner):
         (hybrid clock), 0: it is refused.
         """
         node = self.node
+        if node.now < node.cluster.barrier.stale_until:
+            node.counters.connections_abandoned += 1
+            self.conn.close()
+            node.connection_registry.forget(self.conn)
+            return 0
         if not self._check_session(connect, answer):
             return 0
         if node.config.redirect_clients and not (yield from self._check_placement(connect, answer)):

@@ -249,6 +249,11 @@ class Barrier(Protocol):
     def known(self) -> bool:
         """Whether all brokers know of all that is wanted here."""
 
+    @property
+    def stale_until(self) -> float:
+        """s; CONNECT packets that are read before may be as old as a stop of this broker, and their
+        clients have connected elsewhere since."""
+
     def admits(self, now: float, then: Then, /) -> bool:
         """Whether a client may be let in now; if not, `then` is called later."""
 

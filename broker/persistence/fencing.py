@@ -33,6 +33,9 @@ DOUBT_S = 3.0
 """s after which a broker goes on that does not hear what its standby has given away: that one is
 gone, too, or cut off."""
 
+RESUMING_S = 0.1
+"""s in which what has come while this broker stood still is read."""
+
 ASK_S = 0.1
 """s between two times that the standby is asked."""
 
@@ -70,7 +73,6 @@ class Fencing:
         self._done: dict[bytes, tuple[int, int, int]] = {}
 
     # ---------------------------------------------------------------- doubt
-
     def begin(self, standby: bytes, epoch: int) -> None:
         """Be in doubt, from now on, about what the broker `standby` has given away of the stream of
         this `epoch`. New clients are held as they are let in."""
@@ -83,6 +85,8 @@ class Fencing:
             )
         self.doubts = True
         node.wills.waits = self._wills.append
+        barrier = self._cluster.barrier
+        barrier.closed, barrier.stale_until = True, node.now + RESUMING_S
         for conn in list(node.connection_registry.connections):
             if isinstance(conn.owner, Client):
                 node.flow_control.hold(conn, self)
@@ -106,6 +110,7 @@ class Fencing:
         node = self._node
         self.doubts = False
         node.wills.waits = None
+        self._cluster.barrier.closed = False
         node.flow_control.release(self)
         wills, self._wills = self._wills, []
         for session in wills:

@@ -194,7 +194,7 @@ class Succession:
         answer = self._handover.answer
         lent = self._lent.get(asked.client_id)
         if lent is None or (lent.export.taker, lent.export.stamp) != (asked.sender, asked.stamp):
-            if self._stands_back and self._has(asked):
+            if self._comes(asked):
                 answer(asked, COMING)
                 return True
             found = self._find(asked) if asked.request in (TAKE, END) else None
@@ -246,12 +246,14 @@ class Succession:
                 newest, found = recorded.head.stamp, (owner, recorded)
         return found
 
-    def _has(self, asked: Asked) -> bool:
-        """Whether a broker that cannot be reached had a session of a client, and its image is
-        here."""
+    def _comes(self, asked: Asked) -> bool:
+        """Whether the session of a client is in an image here, and it is not certain yet that its
+        broker cannot be reached."""
         database = self._cluster.database
         return any(
-            posted_stamp(database, owner, asked.client_id) and not self._lives(owner)
+            posted_stamp(database, owner, asked.client_id)
+            and not database.reaches(owner)
+            and (self._lives(owner) or self._stands_back)
             for owner in self._images()
         )
 

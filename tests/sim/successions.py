@@ -39,6 +39,14 @@ class Refugee(Stayer):
         self._down("flees")
         self.connect()
 
+    def lost(self, reason: str) -> None:
+        """A broker that has been stopped closes connections whose CONNECT may be as old as that."""
+        if self.state == "connecting":
+            self._down(reason)
+            self.world.after(self.retry, self.connect)
+        else:
+            super().lost(reason)
+
     def cross(self, host: Host) -> None:
         """Go to a broker on the other side of a split."""
         if self._end is not None and self.host is not host:

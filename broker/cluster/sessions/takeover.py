@@ -358,8 +358,12 @@ class Takeover:
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
         """Whether a client has to wait for a holder that can be reached but is silent."""
         longest = pending.began + TAKEOVER_MAX_S
-        if now >= longest or not self._posted.lives(pending.holder):
+        if now >= longest:
             return False
+        if not self._posted.lives(pending.holder):
+            # Its standby is about to be asked.
+            asking = pending.state is State.ASKING and not pending.parts.position
+            return asking and self._posted.holder(pending.holder) is not None
         if pending.state is State.RESTING:
             return True
         if pending.state is not State.ASKING:

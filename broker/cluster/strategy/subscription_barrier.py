@@ -130,6 +130,11 @@ class SubscriptionBarrier:
         # A broker that has just started knows no other; one that is alone for so long is a lone
         # broker (s, 0.0: it has joined, or has none to look for).
         self._begins_until = node.now + node.limits.suback_wait_s if searching is not None else 0.0
+        self.closed = False
+        """Whether no client is let in, as sessions here may be other brokers' by now."""
+        self.stale_until = 0.0
+        """s; CONNECT packets that are read before may be as old as a stop of this broker, and their
+        clients have connected elsewhere since."""
         self._admits_until = node.now + ADMITS if searching is not None else 0.0
         # Clients that connected before this broker knew the sessions of others.
         self._visitors: deque[Then] = deque()
@@ -226,8 +231,8 @@ class SubscriptionBarrier:
         return False
 
     def _knows_sessions(self, now: float) -> bool:
-        return now >= self._admits_until or (
-            self._begun(now) and not self._directory.database.lacks
+        return not self.closed and (
+            now >= self._admits_until or (self._begun(now) and not self._directory.database.lacks)
         )
 
     def _admit(self) -> Iterator[int]:
