@@ -169,6 +169,7 @@ class EpollTransport:
         was_still, self.due = now > self.due, now + STILL
         events = self._poll(0, EVENTS)
         if was_still:
+            self.driver.node.on_resumed(now)
             self.driver.went_on(now)
             events = self._read_ended(events, now)
         if self._left:
@@ -180,6 +181,7 @@ class EpollTransport:
         """Find connections that have been closed, before they are sent anything that has come
         meanwhile. `now`: s."""
         self.due = now + STILL
+        self.driver.node.on_resumed(now)
         self._read_ended(self._poll(0, EVENTS), now)
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:

@@ -35,6 +35,9 @@ CHORES_PERIOD = 0.02
 """s between two times that chores are done, if there are turns: as often as memory is counted at
 most."""
 
+LATE_S = 0.1
+"""s by which a timer is late if the process was stopped."""
+
 WENT_ON = 1.0
 """s after a stop of the process in which new connections may have waited in the kernel during
 it."""
@@ -81,6 +84,12 @@ class LoopTurns:
         if now > self._timer_at + TAKEOVER_SILENCE_S:
             self._went_on = now
         return now < self._went_on + WENT_ON
+
+    def resumed(self, now: float) -> None:
+        """Tell the node if its timer is late at `now` (s), as this process was stopped: ahead of
+        what has come meanwhile."""
+        if now > self._timer_at + LATE_S:
+            self.node.on_resumed(now)
 
     def chores(self, now: float) -> None:
         """Do what is to be done now and then while there are turns: tell the node how long it has

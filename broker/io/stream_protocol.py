@@ -83,6 +83,7 @@ class StreamProtocol(asyncio.Protocol):
         if conn is not None:
             driver = self.driver
             began = driver.time()
+            driver.resumed(began)
             conn.receive(data, began)
             if not driver.flushing or driver.node.paused:
                 driver.wake(conn)

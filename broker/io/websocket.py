@@ -288,7 +288,9 @@ class WebSocketProtocol(asyncio.Protocol):
     def _payload(self, data: bytes) -> None:
         if self.conn is not None:
             if data:
-                self.conn.receive(data, self.driver.time())
+                now = self.driver.time()
+                self.driver.resumed(now)
+                self.conn.receive(data, now)
                 if not self.driver.flushing or self.driver.node.paused:
                     self.driver.wake(self.conn)
         else:
@@ -498,7 +500,9 @@ class AdapterTransport:
             data = await self._packet(conn.max_packet_size)
             if not data:
                 return
-            conn.receive(data, self.driver.time())
+            now = self.driver.time()
+            self.driver.resumed(now)
+            conn.receive(data, now)
             self.driver.wake(conn)
             # What may be sent is known when the plugins have answered.
             while conn.waiting and not conn.closed:

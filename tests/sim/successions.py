@@ -7,17 +7,23 @@ import os
 import random
 
 from mqttree.broker.persistence.stream_states import State
-from tests.sim.clients import Ledger, SimClient
+from tests.sim.clients import Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer
 from tests.sim.schedule import quiet
 from tests.sim.test_durability import FILTERS, TOPICS, check, check_order
 from tests.sim.world import Host, World
+
+SETTLING_S = 0.3
+"""s after it came in which a message may not be settled at its broker's standby."""
 
 KINDS = ("kills", "hangs", "splits")
 
 
 class Refugee(Stayer):
     """A client that goes to another broker when its own dies or hangs."""
+
+    crossings: list[float]
+    """When it went to the other side of a split (s)."""
 
     def leave_for(self, seconds: float) -> None:
         """Disconnect, and come back where a broker is."""
@@ -50,6 +56,7 @@ class Refugee(Stayer):
     def cross(self, host: Host) -> None:
         """Go to a broker on the other side of a split."""
         if self._end is not None and self.host is not host:
+            self.crossings.append(self.world.now)
             self.world.say(f"{self.name} crosses from {self.host.name} to {host.name}")
             self._end.close()
             self._down("crosses")
@@ -80,7 +87,8 @@ class Succession:
         self.clients: list[Refugee] = []
         self.publishers: list[Refugee] = []
         self.length = 0.0
-        self.crossed: set[SimClient] = set()
+        self.splits: list[float] = []
+        """When each began (s)."""
 
     def build(self) -> None:
         """Hosts and clients."""
@@ -105,7 +113,7 @@ class Succession:
 
     def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
         rng = self.rng
-        return Refugee(
+        client = Refugee(
             self.world,
             self.ledger,
             name,
@@ -115,6 +123,8 @@ class Succession:
             filters=filters,
             will=("will", 2, False) if self.kind != "kills" else None,
         )
+        client.crossings = []
+        return client
 
     def traffic(self) -> None:
         """Plan publications, and clients that are away for a while."""
@@ -181,12 +191,12 @@ class Succession:
         others = [each for each in world.hosts if each is not host]
         side = [host, *rng.sample(others, rng.randrange(len(others)))]
         rest = [each for each in world.hosts if each not in side]
+        self.splits.append(world.now)
         world.partition([[each.index for each in side]])
         world.after(lasts, world.heal)
         for client in (*self.clients, *self.publishers):
             if rng.random() < 0.3:
                 there = rest if client.host in side else side
-                self.crossed.add(client)
                 world.after(rng.uniform(0.0, lasts), client.cross, rng.choice(there))
                 if rng.random() < 0.3:
                     world.after(rng.uniform(lasts, lasts + 2.0), client.cross, client.host)
@@ -211,11 +221,54 @@ class Succession:
             for error in client.errors:
                 world.violation("client", f"{client.name}: {error}")
         for client in self.clients:
-            check(world, self.ledger, client)
-            check_order(world, self.ledger, client)
+            if self.kind == "splits":
+                self._check_split(client)
+            else:
+                check(world, self.ledger, client)
+                check_order(world, self.ledger, client)
         if self.kind != "kills":
             self._one_session_each()
         return world.violations
+
+    def _check_split(self, client: Refugee) -> None:
+        """Nothing is lost, and QoS 2 comes twice only if it was not settled when a split began and
+        its client has crossed since, or if its publisher has, and it was not answered."""
+        if not client.interests:
+            self.world.violation("session", f"{client.name} has no subscription")
+            return
+        interest = client.interests[0]
+        times: dict[int, list[float]] = {}
+        for got in client.got:
+            times.setdefault(got.number, []).append(got.at)
+        for sent in self.ledger.sent:
+            if not matches(interest.filter, sent.topic):
+                continue
+            came = times.get(sent.number, [])
+            told = f"{client.name} at {client.host.name}: message {sent.number} (QoS {sent.qos}"
+            told += f", {sent.life}, {sent.at - self.world.started:.4f})"
+            stayed = client.session == 1
+            if sent.acked is not None and not came and sent.at > interest.since and stayed:
+                self.world.violation("lost", f"{told} was acknowledged and did not come")
+            if (
+                len(came) > 1
+                and sent.qos == interest.qos == 2
+                and not self._may_repeat(client, sent, came)
+            ):
+                self.world.violation(
+                    "twice", f"{told} came {[f'{at - self.world.started:.4f}' for at in came]}"
+                )
+
+    def _may_repeat(self, client: Refugee, sent: Sent, came: list[float]) -> bool:
+        publisher = sent.client
+        assert isinstance(publisher, Refugee)
+        for began in self.splits:
+            unsettled = came[0] > began - SETTLING_S
+            unanswered = sent.acked is None or sent.acked > began
+            if unsettled and any(began <= at for at in client.crossings):
+                return True
+            if unanswered and any(began <= at for at in publisher.crossings):
+                return True
+        return False
 
     def _one_session_each(self) -> None:
         for client in (*self.clients, *self.publishers):

@@ -32,10 +32,11 @@ def test_output_waits_for_a_standby_from_taking_one_to_giving_up(
             stream_states.transition(state, given)
         return
     action, after = stream_states.transition(state, given)
-    waits = (State.SYNCED, State.LACKING)
+    waits = (State.SYNCED, State.LACKING, State.DOUBT)
     assert (action is Action.TAKE) == (given is Input.COMPLETE)
     assert (after in waits and state not in waits) <= (action is Action.TAKE)
-    assert (state in waits and after not in waits) == (action is Action.OPEN)
+    assert (state in waits and after not in waits) == (action in (Action.OPEN, Action.LEAVE))
+    assert (after is State.DOUBT and state is not after) <= (action is Action.STOP)
 
 
 def test_nothing_follows_an_image_that_is_gone() -> None:
