@@ -327,6 +327,9 @@ class Succession:
         head = recorded.head
 
         def may() -> bool:
+            lent = self._lent.get(head.client_id.decode(errors="replace"))
+            if lent is not None and lent.owner == owner:  # its client is back
+                return False
             if self._successors.get(owner) is not successor or self._lives(owner):
                 return False
             self.fences.claim(owner, head.client_id, head.stamp)

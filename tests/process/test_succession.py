@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mqttree.broker.wire import Connack, Connect, Pubcomp, Publish, Pubrec, Pubrel, Will
+from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import until
 
 
@@ -76,3 +81,65 @@ def test_a_device_whose_broker_is_gone_is_offline(cluster: Cluster) -> None:
         kill(cluster.brokers[0])
         watcher.got(2)
         assert {message.topic for message in watcher.messages} == {"dev/clean", "dev/kept"}
+
+
+WILL = Will("will", b"gone", 1, False)
+
+
+def enter(port: int) -> tuple[RawClient, Connack]:
+    """Connect a client that answers by hand."""
+    client = RawClient(port)
+    keeps = {Property.SESSION_EXPIRY_INTERVAL: 600}
+    client.send(Connect("MQTT", 5, False, 0, "c", None, None, WILL, keeps))
+    return client, client.wait(Connack)
+
+
+@pytest.mark.parametrize("where", [1, 2])
+def test_a_broker_that_hangs_leaves_a_session_to_the_one_that_has_it(
+    cluster: Cluster, where: int
+) -> None:
+    """Its client goes while messages are in flight in both directions."""
+    hung, other, third = cluster.brokers[0], cluster.brokers[where], cluster.brokers[3 - where]
+    with clients() as make:
+        watcher, publisher = make(third.port), make(third.port)
+        watcher.subscribe("up", 2)
+        watcher.subscribe("will", 1)
+        old, _ = enter(hung.port)
+        assert old.subscribe("t", qos=2) == [2]
+        publisher.done(*[publisher.publish("t", payload, 2) for payload in (b"0", b"1")])
+        sent, released = (old.wait(Publish) for _ in range(2))
+        old.send(Pubrec(released.packet_id))
+        assert old.wait(Pubrel).packet_id == released.packet_id
+        old.send(Publish("up", b"answered", 2, False, False, 76))
+        old.wait(Pubrec)
+
+        hung.process.send_signal(signal.SIGSTOP)
+        goes_on = time.monotonic() + 4
+        old.send(Publish("up", b"unread", 2, False, False, 77))
+        publisher.done(publisher.publish("t", b"2", 2))
+        client, connack = enter(other.port)
+        assert connack.session_present
+        again = client.wait(Publish)
+        assert (again.payload, again.packet_id, again.dup) == (sent.payload, sent.packet_id, True)
+        assert client.wait(Pubrel).packet_id == released.packet_id
+        client.send(Publish("up", b"answered", 2, False, True, 76))
+        client.send(Publish("up", b"unread", 2, False, True, 77))
+        for _ in range(2):
+            client.send(Pubrel(client.wait(Pubrec).packet_id))
+        time.sleep(max(0.0, goes_on - time.monotonic()))
+        hung.process.send_signal(signal.SIGCONT)
+
+        assert old.closed() == 0
+        until(lambda: hung.counter("fences") == 1, "it has heard of the fence")
+        assert hung.counter("doubts") == 1
+        client.send(Pubrec(again.packet_id), Pubcomp(released.packet_id))
+        publisher.done(publisher.publish("t", b"3", 2))
+        payloads = [client.wait(Publish).payload for _ in range(2)]
+        assert payloads == [b"2", b"3"]
+        watcher.got(2, "up")
+        cluster.settle()
+        assert sorted(watcher.payloads("up")) == [b"answered", b"unread"]
+        assert watcher.payloads("will") == []
+        assert client.packets == [] or not any(isinstance(p, Publish) for p in client.packets)
+        old.close()
+        client.close()
