@@ -1,116 +1,93 @@
-"""Brokers that are killed with their disks, in simulation: their clients find their sessions at any
-other broker. SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k."""
+"""Brokers that are killed with their disks, hang, or are cut off, in simulation: their clients find
+their sessions at any other broker, and no two brokers serve them. Brokers with one fault each, which
+the checkers have to find.
+
+SEEDS=n runs n schedules of each kind instead of the default, FIRST=k begins with seed k.
+"""
 
 from __future__ import annotations
 
 import os
-import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from mqttree.broker.persistence.fences import Fences
+from mqttree.broker.persistence.fencing import Fencing
+from mqttree.broker.persistence.stream import Stream
+from mqttree.broker.persistence.succession import Succession
+from tests.kit.core import needs_python
 from tests.sim.clients import Ledger, SimClient
-from tests.sim.disk import Disk, Stayer
-from tests.sim.schedule import quiet
-from tests.sim.test_durability import FILTERS, TOPICS, check, check_order
-from tests.sim.world import Host, World
+from tests.sim.disk import Disk
+from tests.sim.mutants import Mutant
+from tests.sim.successions import Refugee, kill, play
+from tests.sim.world import World
 
-SEEDS = int(os.environ.get("SEEDS", "12"))
+SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 2
 
-
-class Refugee(Stayer):
-    """A client that goes to another broker when its own dies."""
-
-    def leave_for(self, seconds: float) -> None:
-        """Disconnect, and come back where a broker is."""
-        if self.state == "up" and self._end is not None:
-            self._end.close()
-            self._down("leaves for a while")
-            self.world.after(seconds, self.connect)
-
-    def connect(self) -> None:
-        if not self.host.alive:
-            self.host = self.world.rng.choice(list(self.world.alive()))
-        super().connect()
+COUNTS = {"kills": 12, "hangs": 6, "splits": 4}
+"""Schedules of each kind in each run of the tests."""
 
 
-def kill(world: World, host: Host, reset: bool) -> None:
-    """Kill a broker, with its disk, if it has a standby."""
-    stream = host.running.images.stream if host.alive else None
-    if stream is None or stream.alone or len(list(world.alive())) == 1:
-        world.say(f"{host.name} is alone")
-    else:
-        host.kill(reset)
-
-
-def play(seed: int) -> list[tuple[str, str]]:
-    """Run a schedule; returns what went wrong."""
-    rng = random.Random(seed)
-    world = World(seed)
-    world.verbose = int(os.environ.get("VERBOSE", "0"))
-    ledger = Ledger()
-    disks: dict[int, Disk] = {}
-    world.on_start.append(lambda host: disks[host.index].started())
-    routing = os.environ.get("ROUTING") or ("flood", "interest", "topic", "topic")[seed // 2 % 4]
-    for index in range(rng.choice((2, 3, 4, 5))):
-        host = world.add(discovery="multicast", routing=routing, replicas=1, standby_hosts="any")
-        disks[index] = Disk(world, host, sync=seed % 2 == 0)
-        host.start()
-    clients: list[SimClient] = []
-    for number in range(rng.choice((2, 4, 6))):
-        filters = [(rng.choice(FILTERS), rng.choice((1, 2, 2)))]
-        host, version = rng.choice(world.hosts), rng.choice((4, 5))
-        name = f"sub{number}"
-        client = Refugee(world, ledger, name, host, version=version, clean=False, filters=filters)
-        client.ack_delay = rng.choice((0.0, 0.0, 0.05))
-        clients.append(client)
-    publishers: list[SimClient] = [
-        Refugee(world, ledger, f"pub{host.index}", host, version=rng.choice((4, 5)), clean=False)
-        for host in world.hosts
-    ]
-    for client in (*clients, *publishers):
-        world.after(rng.uniform(0.0, 0.3), client.connect)
-    length = rng.choice((5.0, 15.0))
-    at = 2.0
-    while at < length:
-        publisher, topic, qos = rng.choice(publishers), rng.choice(TOPICS), rng.choice((1, 2))
-        if rng.random() < 0.2:
-            world.after(at, publisher.burst, topic, qos, rng.randrange(2, 30), 5)
-        else:
-            world.after(at, publisher.publish, topic, qos)
-        at += rng.expovariate(1 / 0.03)
-    for client in clients:
-        if rng.random() < 0.3:  # it is away for a while
-            world.after(rng.uniform(1.0, length), client.leave_for, rng.choice((0.1, 2.0, 6.0)))
-    when = rng.uniform(2.0, length)
-    for victim in rng.sample(world.hosts, rng.choice((1, 1, min(2, len(world.hosts) - 1)))):
-        world.after(when, kill, world, victim, rng.random() < 0.7)
-        if seed % 3 == 0:  # its disk is there
-            world.after(when + rng.choice((0.5, 2.0, 5.0)), victim.start)
-        when += 4.0
-    world.run(length + 12.0)
-    quiet(world)
-    world.run(8.0)
-    for client in (*clients, *publishers):
-        for error in client.errors:
-            world.violation("client", f"{client.name}: {error}")
-    for client in clients:
-        check(world, ledger, client)
-        check_order(world, ledger, client)
-    return world.violations
-
-
+@pytest.mark.parametrize("kind", COUNTS)
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_sessions_of_a_broker_that_died_with_its_disk_go_on(block: int) -> None:
+def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, kind: str) -> None:
     bad = []
-    for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
-        violations = play(seed)
-        for kind, text in violations[:5]:
-            print(f"seed {seed}: {kind}: {text}")
+    for seed in range(FIRST + block, FIRST + (SEEDS or COUNTS[kind]), BLOCKS):
+        violations = play(seed, kind)
+        for found, text in violations[:5]:
+            print(f"seed {seed}: {found}: {text}")
         if violations:
             bad.append(seed)
     assert not bad
+
+
+def is_not_fenced(patch: Mutant) -> None:
+    """A broker goes on with sessions that others have."""
+    patch.setattr(Fencing, "_carry_out", lambda self, claim: None)
+
+
+def does_not_doubt(patch: Mutant) -> None:
+    """A broker that stood still goes on at once."""
+    patch.setattr(Stream, "on_suspended", lambda self, seconds, now: None)
+
+
+def claims_when_done(patch: Mutant) -> None:
+    """A session counts as claimed when its taker has it, not when that was sent it."""
+    claim, claimed = Fences.claim, Succession._claim
+    lent: dict[tuple[Fences, bytes, bytes], int] = {}
+
+    def later(self: Fences, owner: bytes, client: bytes, stamp: int) -> None:
+        lent[self, owner, client] = stamp
+
+    def done(self: Succession, owner: bytes, client: bytes) -> None:
+        if stamp := lent.pop((self.fences, owner, client), 0):
+            claim(self.fences, owner, client, stamp)
+        claimed(self, owner, client)
+
+    patch.setattr(Fences, "claim", later)
+    patch.setattr(Succession, "_claim", done)
+
+
+MUTANTS: list[tuple[Callable[[Mutant], None], int]] = [
+    (is_not_fenced, 0),
+    (does_not_doubt, 0),
+    (claims_when_done, 0),
+]
+"""Faults, each with a seed that shows it."""
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed"), MUTANTS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_fault_is_found(plant: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_python("the faults are planted in methods")
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        assert play(seed, "hangs")
 
 
 @pytest.mark.parametrize("clean", [True, False])
