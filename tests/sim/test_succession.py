@@ -1,6 +1,6 @@
 """Brokers that are killed with their disks, hang, or are cut off, in simulation: their clients find
-their sessions at any other broker, and no two brokers serve them. Brokers with one fault each, which
-the checkers have to find.
+their sessions at any other broker, and no two brokers serve them. Brokers with one fault each,
+which the checkers have to find.
 
 SEEDS=n runs n schedules of each kind instead of the default, FIRST=k begins with seed k.
 """
