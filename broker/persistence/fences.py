@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mqttree.broker.persistence.fence_messages import (
+from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     FENCE,
     UNHEARD,
@@ -79,8 +79,9 @@ class Fences:
             self._fences[owner] = Fence(boot, epoch, image.lsn)
 
     def claim(self, owner: bytes, client: bytes, stamp: int) -> None:
-        """Note that the session of `client` is sent to a broker, for a connection with this
-        `stamp`; with that of the session itself, that its will is published."""
+        """Note that the session of `client`, of the broker `owner`, is sent to another one, for a
+        connection with this `stamp`; with that of the session itself, that its will is
+        published."""
         fence = self._fences.get(owner)
         if fence is not None and (client, stamp) not in fence.claims[-AT_ONCE:]:
             fence.claims.append((client, stamp))

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.cluster.sessions.session_entries import entries_of
-from mqttree.broker.core.client import Client
-from mqttree.broker.persistence.fence_messages import (
+from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     UNHEARD,
     AskFence,
     Claim,
     FenceMessage,
 )
+from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.core.client import Client
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class Fencing:
     # ---------------------------------------------------------------- fences
 
     def heard(self, sender: bytes, body: bytes, now: float) -> None:
-        """Carry out what the broker `sender` says that it has given away. Raises MalformedPacket.
-        `now`: s."""
+        """Carry out what the broker `sender` says in `body` that it has given away, at `now` (s).
+        Raises MalformedPacket."""
         fence = FenceMessage.decode(body)
         mine = fence.boot == self._boot
         if not fence.promoted:

@@ -14,7 +14,7 @@ from mqttree.broker.cluster.directory import questions, unicast_bus
 from mqttree.broker.cluster.link import control_records
 from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
 from mqttree.broker.cluster.placement import placement_messages
-from mqttree.broker.cluster.sessions import takeover_messages
+from mqttree.broker.cluster.sessions import fence_messages, takeover_messages
 from mqttree.broker.cluster.sharing import assignments, catchup
 from mqttree.broker.cluster.strategy import path_change
 from mqttree.broker.config.routing_modes import ROUTINGS
@@ -81,6 +81,7 @@ ROUTED = {
         *("ASK_CLIENTS", "CLIENTS", "REDIRECT"),
     ),
     "directory/questions": named(questions, "ADMIN_QUESTION", "ADMIN_ANSWER"),
+    "sessions/fence_messages": named(fence_messages, "ASK_FENCE", "FENCE"),
     "remote_flow_control": named(remote_flow_control, "HOLD"),
 }
 

@@ -194,6 +194,15 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
         "mqttree.broker.persistence.absent_members.RETURN_GRACE_S": 5.0,
         "mqttree.broker.persistence.absent_members.TAIL_RETURN_S": 60.0,
     },
+    (
+        "it serves no client before it knows which sessions are elsewhere, for 3 s at most",
+        "test_a_broker_that_hangs_leaves_a_session_to_the_one_that_has_it",
+    ): {
+        "mqttree.broker.persistence.fencing.DOUBT_S": 3.0,
+    },
+    ("until that would be noticed", "test_a_broker_that_hangs_leaves_a_session_to_the"): {
+        "mqttree.broker.cluster.sessions.takeover.STANDBY_S": 1.0,
+    },
     ("is silent for one second", "test_messages_published_during_a_takeover_come_once"): {
         "mqttree.broker.cluster.sessions.handover.TAKEOVER_SILENCE_S": 1.0,
     },
@@ -303,6 +312,11 @@ PACES: dict[str, Any] = {
     "mqttree.broker.persistence.images.POST_INTERVAL_S": 10.0,
     "mqttree.broker.persistence.succession.PROMOTION_S": 0.1,
     "mqttree.broker.persistence.succession.WILL_WAIT_S": 2.0,
+    "mqttree.broker.persistence.succession.SETTLING_S": 1.0,
+    "mqttree.broker.persistence.fences.REPEAT_S": 0.25,
+    "mqttree.broker.persistence.fences.KEPT_S": 30.0,
+    "mqttree.broker.persistence.fencing.ASK_S": 0.1,
+    "mqttree.broker.persistence.fencing.RESUMING_S": 0.1,
     "mqttree.broker.persistence.stream.SILENCE_S": 0.5,
     "mqttree.broker.persistence.stream.LACK_S": 0.3,
     "mqttree.broker.persistence.stream.LATE_S": 0.1,

@@ -252,8 +252,8 @@ class Fenced(Protocol):
     """Hears which of this broker's sessions others have given away."""
 
     def heard(self, sender: bytes, body: bytes, now: float) -> None:
-        """Carry out what the broker `sender` says that it has given away. Raises MalformedPacket.
-        `now`: s."""
+        """Carry out what the broker `sender` says in `body` that it has given away, at `now` (s).
+        Raises MalformedPacket."""
 
 
 class StandbyImages(Protocol):

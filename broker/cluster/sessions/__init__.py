@@ -26,7 +26,8 @@ Protocols of `mqttree.broker.cluster.ports` alone.
   `message_vectors` are the sets of numbers in which all of them count.
 * `session_entries` reads what brokers post of their sessions, `tombstones` remembers sessions that
   have ended while brokers are away, `recently_elsewhere` which clients were elsewhere a moment ago.
-* `image_states` is the table of an image that a standby has of another broker.
+* `image_states` is the table of an image that a standby has of another broker, `fence_messages`
+  what it says when that one is back.
 
 States, in short:
 
