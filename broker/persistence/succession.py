@@ -65,6 +65,9 @@ PROMOTION_S = 0.1
 """s for which a broker cannot be reached before its standby takes its place: most repairs of the
 tree are shorter."""
 
+APART = 1 << 15
+"""How far the packet identifiers of a session that is given away are from those of its broker."""
+
 SETTLING_S = 1.0
 """s after a time in which this broker did not run, in which it takes nobody's place: it has yet to
 hear who is there, and who has another standby by now."""
@@ -290,6 +293,8 @@ class Succession:
         seen = _seen(self._successors[owner].offered(owner), read)
         state = read.state
         state.seen = seen
+        # What its broker has sent since, if that only hung or was cut off, is not met.
+        state.next_packet_id = state.next_packet_id + APART & 0xFFFF
         if (start := recorded.start_time) is not None:
             state.began = self._cluster.subscription_starts.by_our_clock(start.at, owner)
             state.open = set(start.origins) & state.before.keys()
