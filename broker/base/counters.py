@@ -90,6 +90,7 @@ class Counted:
     sessions_claimed: int = 0
     fences: int = 0
     doubts: int = 0
+    messages_voided: int = 0
     sessions_merged: int = 0
     sessions_superseded: int = 0
     sessions_wrong_user: int = 0

@@ -148,6 +148,7 @@ COUNTER_HELP = {
     "sessions_claimed": "Sessions of such brokers that were given to others, or ended.",
     "fences": "Times that a standby had this broker's sessions although it ran, and said so.",
     "doubts": "Times that this broker stood still, and held clients until it knew what it missed.",
+    "messages_voided": "Messages dropped as their publishers repeat them at other brokers.",
     "images_dropped": "Images of other brokers that were dropped as they took too much memory.",
     "log_tail_bytes": "Bytes written to the log tail.",
     "log_tail_errors": "Writes to the log tail that failed.",

@@ -11,7 +11,8 @@ are other brokers' from then on: their connections are closed unread, and their 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
@@ -22,22 +23,39 @@ from mqttree.broker.cluster.sessions.fence_messages import (
 )
 from mqttree.broker.cluster.sessions.session_entries import entries_of
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.delivery_queue import Outgoing
+from mqttree.broker.core.message import Name, size_of
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
+    from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
 DOUBT_S = 3.0
 """s after which a broker goes on that does not hear what its standby has given away: that one is
 gone, too, or cut off."""
+
+NEVER = 1 << 62
+"""More than any LSN."""
 
 RESUMING_S = 0.1
 """s in which what has come while this broker stood still is read."""
 
 ASK_S = 0.1
 """s between two times that the standby is asked."""
+
+
+class Published(NamedTuple):
+    """Messages at QoS 2 that have not left this broker before frame `lsn`."""
+
+    lsn: int
+    entry: LogEntry
+    client: bytes
+    stamp: int
+    """Of the publisher's connection."""
 
 
 class FencedStream(Protocol):
@@ -57,8 +75,12 @@ class FencedStream(Protocol):
 class Fencing:
     """What a broker does in doubt, and when it hears of a fence."""
 
-    def __init__(self, node: JournalBroker, cluster: Cluster, stream: FencedStream) -> None:
-        """`node`, `cluster`: this broker; `stream`: its stream."""
+    def __init__(
+        self, node: JournalBroker, cluster: Cluster, stream: FencedStream, frames: WriteAheadLog
+    ) -> None:
+        """`node`, `cluster`: this broker; `stream`: its stream; `frames`: of its journal."""
+        self._frames = frames
+        self._voidable: deque[Published] = deque()
         self._node = node
         self._cluster = cluster
         self._stream = stream
@@ -86,6 +108,8 @@ class Fencing:
         self.doubts = True
         node.wills.waits = self._wills.append
         barrier = self._cluster.barrier
+        self._cluster.resync.hold()
+        self._cluster.answers.held = True
         barrier.closed, barrier.stale_until = True, node.now + RESUMING_S
         for conn in list(node.connection_registry.connections):
             if isinstance(conn.owner, Client):
@@ -111,6 +135,8 @@ class Fencing:
         self.doubts = False
         node.wills.waits = None
         self._cluster.barrier.closed = False
+        self._cluster.answers.held = False
+        self._cluster.resync.release(node.now)
         node.flow_control.release(self)
         wills, self._wills = self._wills, []
         for session in wills:
@@ -138,14 +164,49 @@ class Fencing:
             done = 0
             self._node.counters.fences += 1
             self._node.log("info", f"broker {sender.hex()} had this broker's sessions meanwhile")
-        for claim in fence.claims[max(0, done - fence.first) :] if fence.first <= done else ():
+        claims = fence.claims[max(0, done - fence.first) :] if fence.first <= done else ()
+        self._void(fence.lsn if mine else NEVER, dict(claims))
+        for claim in claims:
             self._carry_out(claim)
-            done += 1
+        done += len(claims)
         self._done[sender] = fence.boot, fence.epoch, done
         answer = AskFence(fence.boot, fence.epoch, done).encode()
         self._cluster.bus.send(sender, ASK_FENCE, answer, at_once=True)
         if mine and done >= fence.total:
             self._stream.fenced(sender, fence.epoch)
+
+    # ---------------------------------------------------------------- messages
+
+    def published(self, lsn: int, entry: LogEntry, session: Session) -> None:
+        """Note that a `session` has published an `entry` that goes out with frame `lsn`."""
+        known, safe = self._voidable, self._frames.durable_lsn
+        while known and known[0].lsn <= safe:
+            known.popleft()
+        known.append(Published(lsn, entry, session.client_id.encode(), session.stamp))
+
+    def _void(self, lsn: int, stamps: dict[bytes, int]) -> None:
+        """Void what claimed sessions published behind frame `lsn`, the last that their successor
+        has, and what has not left this broker: their clients repeat it elsewhere, where it is
+        another message. `stamps`: of the claims."""
+        names: set[Name] = set()
+        for one in self._voidable:
+            if one.lsn > max(lsn, self._frames.durable_lsn) and one.stamp < stamps.get(
+                one.client, 0
+            ):
+                one.entry.void()
+                names.update(
+                    (one.entry.key, one.entry.sequence + n) for n in range(one.entry.count)
+                )
+        if not names:
+            return
+        node = self._node
+        node.counters.messages_voided += len(names)
+        for conn in list(node.connection_registry.connections):
+            if conn in self._frames.gate:
+                conn.abort("what it was about to be sent is void")
+        for session in node.sessions.values():
+            _forget(session, names)
+        self._frames.want_snapshot()
 
     def _carry_out(self, claim: Claim) -> None:
         """Leave a session to the broker that has it now."""
@@ -173,3 +234,21 @@ class Fencing:
             conn.abort("its session has gone to another broker")
         elif session.recorder is not None:
             session.recorder.record_attributes()
+
+
+def _forget(session: Session, names: set[Name]) -> None:
+    """Take messages with these `names` out of a session."""
+    session.unpack()
+    flying = [
+        packet_id
+        for packet_id, sent in session.inflight.items()
+        if isinstance(sent, Outgoing) and sent.message.name in names
+    ]
+    waiting = [outgoing for outgoing in session.queue if outgoing.message.name in names]
+    for packet_id in flying:
+        del session.inflight[packet_id]
+    for outgoing in waiting:
+        session.queue.remove(outgoing)
+        session.queued_bytes -= size_of(outgoing.message)
+    if (flying or waiting) and session.recorder is not None:
+        session.recorder.record_all()

@@ -298,11 +298,14 @@ class Journal:
         frames.require(source)
         client = None if source is None else source.owner
         session = client.session if isinstance(client, Client) else None
-        goes_on = session is not None and session.recorder is not None
-        if goes_on and entry.qos == 2 and frames.healthy:
+        if session is None or session.recorder is None:
+            return
+        if entry.qos == 2 and frames.healthy:
             for link in self._cluster.links.values():
                 conn = link.conn
                 conn.gate = frames.lsn + 1
+            if frames.stream is not None:
+                frames.stream.published(frames.lsn + 1, entry, session)
 
     def origin_seen(self, key: bytes) -> None:
         """Note that a message of another broker has come: after a restart, the messages behind it

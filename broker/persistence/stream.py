@@ -22,7 +22,9 @@ from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.link.link import Link
+    from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.snapshot import Snapshot
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
@@ -144,7 +146,7 @@ class Stream:
         self._posted = b"", 0
         # In doubt: up to which frame output goes out, and which one the standby has to acknowledge.
         self._frozen = self._probe = 0
-        self.fencing = Fencing(node, cluster, self)
+        self.fencing = Fencing(node, cluster, self, frames)
         """What this broker does in doubt, and when it hears of a fence."""
         self._better_since: float | None = None
         # By broker id: when it was last given up as too slow; until when it counts as slow; until
@@ -201,6 +203,10 @@ class Stream:
             self._node.counters.stream_bytes += size
             target.link.conn.pass_gate(packet)
         self._weigh()
+
+    def published(self, lsn: int, entry: LogEntry, session: Session) -> None:
+        """Note that a `session` has published an `entry` that goes out with frame `lsn`."""
+        self.fencing.published(lsn, entry, session)
 
     def have(self, link: Link, epoch: int, lsn: int) -> None:
         """Take what the standby at `link` says: up to which `lsn` it has the stream `epoch`."""

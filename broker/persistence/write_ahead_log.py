@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mqttree.broker.core.client import CONNACK, Client
 from mqttree.broker.core.connection import Connection
@@ -34,6 +34,10 @@ from mqttree.broker.persistence.records import (
     encode_snapshot_end,
 )
 from mqttree.broker.persistence.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
+    from mqttree.broker.core.session import Session
 
 SNAPSHOT_FACTOR = 2.0
 """How many times the last snapshot's size a journal may have: each byte is written up to twice."""
@@ -77,6 +81,9 @@ class Sink(Protocol):
 
     def begin_anew(self) -> None:
         """Send the whole state once more, soon."""
+
+    def published(self, lsn: int, entry: LogEntry, session: Session) -> None:
+        """Note that a `session` has published an `entry` that goes out with frame `lsn`."""
 
 
 class WriteAheadLog:

@@ -279,6 +279,8 @@ class Succession:
     def _may_repeat(self, client: Refugee, sent: Sent, came: list[float]) -> bool:
         publisher = sent.client
         assert isinstance(publisher, Refugee)
+        if sent.will:  # both sides may publish it
+            return True
         for began in self.splits:
             unsettled = came[0] > began - SETTLING_S
             unanswered = sent.acked is None or sent.acked > began

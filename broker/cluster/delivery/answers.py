@@ -119,11 +119,15 @@ class Answers:
         )
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
+        self.held = False
+        """Whether nothing is answered: others ask again."""
         bus.receive(FEED_ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with those of the missing messages that the sender has subscribers for."""
         origins, database = self._origins, self._database
+        if self.held:
+            return
         if len(body) < 20:
             raise MalformedPacket("FEED_ASK is truncated")
         state, number, boot = body[:12], body[12:16], body[16:20]

@@ -33,6 +33,9 @@ A = TypeVar("A")
 NEVER: Final = 1 << 62
 """bytes, or a sequence number, that no log reaches."""
 
+VOID: Final = b"$void"
+"""The topic of messages that are void: wildcards do not match it."""
+
 Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
 
@@ -120,6 +123,15 @@ class LogEntry:
     def kept(self) -> bytes:
         """Return the batch as links carried it when it came, at `at`."""
         return self._data
+
+    def void(self) -> None:
+        """Have its numbers stand for messages that no client gets. It takes as much room as
+        before."""
+        qos = self.qos
+        packet = Message(VOID, b"", qos, False, b"", None, None).packet(4, qos, False, 1)
+        packets = packet * self.count
+        batch = MessageBatch(self.key, self.sequence, packets, self.count, 4, qos)
+        self._data = batch.encode()
 
 
 class ReplayLog:

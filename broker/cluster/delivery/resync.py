@@ -105,6 +105,8 @@ class Resync:
         # Links of which it is not known yet which brokers are behind them; until when (s) that is
         # waited for; what is done then.
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []
+        # What is done as soon as anything may be replayed; None: it may.
+        self._held: list[Callable[[float], None]] | None = None
 
     # ---------------------------------------------------------------- forwarding
 
@@ -212,10 +214,30 @@ class Resync:
 
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
+        if not link.fetching:
+            self._unheld(lambda at: self._gathered(link, at), now)
+
+    def _gathered(self, link: Link, now: float) -> None:
         ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
         # A link that is not posted left the tree and is about to gather again.
-        if ready and self._directory.named(link):
+        if ready and self._directory.named(link) and link not in self._joining:
             self._join(link, now)
+
+    def hold(self) -> None:
+        """Replay nothing before `release`."""
+        self._held = []
+
+    def release(self, now: float) -> None:
+        """Go on with what was to be replayed meanwhile. `now`: s."""
+        held, self._held = self._held or [], None
+        for call in held:
+            call(now)
+
+    def _unheld(self, call: Callable[[float], None], now: float) -> None:
+        if self._held is None:
+            call(now)
+        else:
+            self._held.append(call)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known which brokers are behind a link and which filters they want, as
@@ -326,7 +348,10 @@ class Resync:
             elif len(wants) > MAX_WANTS:
                 del wants[1]  # the first one is being answered
 
-        self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
+        def want(at: float) -> None:
+            self._unheld(lambda later: self._want(link, wanted, answer, later), at)
+
+        self._when_complete(link, want, now)
 
     def _wanted(self, link: Link, number: bytes, now: float) -> None:
         """Send WANT_DONE for a WANT that has been answered, and go on with the next one."""
