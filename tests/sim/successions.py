@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 from mqttree.broker.persistence.stream_states import State
 from tests.sim.clients import Ledger, Sent, matches
@@ -22,8 +23,11 @@ KINDS = ("kills", "hangs", "splits")
 class Refugee(Stayer):
     """A client that goes to another broker when its own dies or hangs."""
 
-    crossings: list[float]
-    """When it went to the other side of a split (s)."""
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """As of `SimClient`."""
+        super().__init__(*arguments, **named)
+        self.crossings: list[float] = []
+        """When it went to the other side of a split (s)."""
 
     def leave_for(self, seconds: float) -> None:
         """Disconnect, and come back where a broker is."""
@@ -115,7 +119,7 @@ class Succession:
 
     def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
         rng = self.rng
-        client = Refugee(
+        return Refugee(
             self.world,
             self.ledger,
             name,
@@ -125,8 +129,6 @@ class Succession:
             filters=filters,
             will=("will", 2, False) if self.kind != "kills" else None,
         )
-        client.crossings = []
-        return client
 
     def traffic(self) -> None:
         """Plan publications, and clients that are away for a while."""

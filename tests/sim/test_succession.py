@@ -22,7 +22,7 @@ from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
 from tests.sim.mutants import Mutant
 from tests.sim.successions import Refugee, kill, play
-from tests.sim.world import World
+from tests.sim.world import Host, World
 
 SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -119,3 +119,79 @@ def test_the_standby_publishes_the_wills_of_clients_that_do_not_return(
     assert len(listener.got) == (1 if stops else 0)
     world.run(3.0)
     assert len(listener.got) == (0 if returns and not stops else 1)
+
+
+def synced(seed: int, count: int = 3) -> tuple[World, Ledger, Host, Host]:
+    """A world in which each broker has a standby; returns the first one and its standby, too."""
+    world = World(seed)
+    disks: dict[int, Disk] = {}
+    world.on_start.append(lambda host: disks[host.index].started())
+    for _ in range(count):
+        host = world.add(discovery="multicast", replicas=1, standby_hosts="any")
+        disks[host.index] = Disk(world, host, sync=False)
+        host.start()
+    world.run(4.0)
+    owner = world.hosts[0]
+    report = owner.running.images.stream.report()  # type: ignore[union-attr]
+    standby = next(host for host in world.hosts if host.id.hex() == report["id"])
+    return world, Ledger(), owner, standby
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_goes_on_at_once_if_its_standby_has_not_missed_it(seed: int) -> None:
+    world, ledger, owner, standby = synced(seed)
+    client = Refugee(world, ledger, "c", owner, clean=False, filters=[("t", 2)])
+    client.connect()
+    world.run(1.0)
+    owner.pause()
+    client.publish("t", 2)
+    world.run(1.3)
+    owner.resume()
+    world.run(0.3)
+    counters = owner.running.counters
+    assert (counters.doubts, counters.fences, standby.running.counters.promotions) == (1, 0, 0)
+    assert len(client.got) == 1
+    assert client.epoch == 1
+    assert not client.errors
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_whose_standby_is_gone_serves_clients_after_three_seconds(seed: int) -> None:
+    world, ledger, owner, standby = synced(seed)
+    client = SimClient(world, ledger, "c", owner, filters=[("t", 1)])
+    client.connect()
+    world.run(1.0)
+    owner.pause()
+    client.publish("t", 1)
+    world.run(1.0)
+    standby.kill(reset=False)
+    world.run(2.0)
+    owner.resume()
+    world.run(2.8)
+    assert not client.got
+    world.run(0.5)
+    assert len(client.got) == 1
+    assert owner.running.counters.doubts == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("hangs", [3.0, 6.0])
+def test_one_broker_publishes_the_will_of_a_client_that_stays(seed: int, hangs: float) -> None:
+    """The standby, if the hang is so long; then the owner does not when the client goes."""
+    world, ledger, owner, _ = synced(seed)
+    listener = SimClient(
+        world, ledger, "l", next(h for h in world.hosts if h is not owner), filters=[("will", 1)]
+    )
+    device = SimClient(world, ledger, "d", owner, clean=False, will=("will", 1, False))
+    listener.connect()
+    device.connect()
+    world.run(1.0)
+    owner.pause()
+    world.run(hangs)
+    owner.resume()
+    world.run(1.0)
+    assert len(listener.got) == (hangs > 4.0)
+    assert device.state == "up"
+    device.cut()
+    world.run(1.0)
+    assert len(listener.got) == 1

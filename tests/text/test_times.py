@@ -200,7 +200,10 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
     ): {
         "mqttree.broker.persistence.fencing.DOUBT_S": 3.0,
     },
-    ("until that would be noticed", "test_a_broker_that_hangs_leaves_a_session_to_the"): {
+    (
+        "until that would be noticed",
+        "test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on",
+    ): {
         "mqttree.broker.cluster.sessions.takeover.STANDBY_S": 1.0,
     },
     ("is silent for one second", "test_messages_published_during_a_takeover_come_once"): {
