@@ -134,10 +134,13 @@ class Succession:
         """Plan publications, and clients that are away for a while."""
         rng, world = self.rng, self.world
         length = self.length = rng.choice((5.0, 15.0))
+        sources = self.publishers
+        if self.kind != "kills":  # their sessions take longer to move
+            sources = [*sources, *self.clients]
         at = 2.0
         while at < length:
             publisher, topic, qos = (
-                rng.choice(self.publishers),
+                rng.choice(sources),
                 rng.choice(TOPICS),
                 rng.choice((1, 2)),
             )
@@ -184,7 +187,7 @@ class Succession:
             host.pause()
         world.after(lasts, host.resume)
         if rng.random() < 0.4:
-            self._resume_when_lent(host, rng.uniform(0.0, 0.15))
+            self._resume_when_lent(host, rng.uniform(0.0, 0.1))
         mine = [c for c in (*self.clients, *self.publishers) if c.host is host]
         for client in mine:
             if rng.random() < 0.7:
