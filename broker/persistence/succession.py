@@ -36,6 +36,7 @@ from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHando
 from mqttree.broker.cluster.sessions.session_codec import encode_state
 from mqttree.broker.cluster.sessions.session_entries import posted_stamp
 from mqttree.broker.cluster.sessions.takeover_messages import (
+    COMING,
     DONE,
     END,
     ENDED,
