@@ -3,17 +3,19 @@ N] [--rate N] [--draw] ...`.
 
 Brokers as processes on loopback, their links through a relay that can be cut and slow; publishers
 at QoS 1 and 2 and subscribers on all of them, all the time, 10 messages a second each or `--rate`
-in all. Brokers are killed (kill -9), drained and restarted, stopped and continued, join late, lose
-all their data; links are cut, stalled, half-open, reset, slow; the federation is split, a broker is
-restarted inside a split, or cut off for a minute; faults overlap (`--overlap`). After each fault
-all must be one again, and everything that was acknowledged must be with everybody who stayed
-connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order;
-what devices that roam (`--devices`) wrote last has to be retained; no broker may need ever more
-memory. What is excused: order between two brokers that really were apart for five seconds and more;
-with `--wipe` and `--diskless` what a broker alone had that was restarted without its data, order
-between what it and its successor, another broker, published, and, if that one was started inside a
-split, what others published before it met them. All of it is counted. Exit code 1 when a promise
-was broken. How long local traffic of the others paused is measured and told.
+in all. Brokers are killed (kill -9), also with their data directories, drained and restarted,
+stopped and continued, join late; each has a standby (`replicas: 1`). Links are cut, stalled,
+half-open, reset, slow; the federation is split, a broker is restarted inside a split, or cut off
+for a minute; faults overlap (`--overlap`). After each fault all must be one again, and everything
+that was acknowledged must be with everybody who stayed connected, with sessions that roam, and with
+one member of a group: at QoS 2 once, and in order; what devices that roam (`--devices`) wrote last
+has to be retained; no broker may need ever more memory. A broker that dies while nothing else
+fails, its data with it or not, takes nothing with it: clients find their sessions at any other
+broker at once. What is excused: order between two brokers that really were apart for five seconds
+and more; order between what a broker published, and what it published after it lost its data, as it
+is another broker then; with `--diskless`, when faults overlap, what a broker alone had, and, if it
+was started inside a split, what others published before it met them. All of it is counted. Exit
+code 1 when a promise was broken. How long local traffic of the others paused is measured and told.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
 from tests.kit import relay
 from tests.kit.api import ask
-from tests.kit.brokers import Cluster
+from tests.kit.brokers import Cluster, has_standby
 from tests.kit.waiting import PATIENCE as ENDING
 
 KINDS = (
@@ -52,7 +54,7 @@ KINDS = (
     "kill root",
     "stall",
     "half-open",
-    "kill",
+    "wipe",
     "split",
     "stop",
     "reset",
@@ -60,9 +62,10 @@ KINDS = (
     "restart",
     "alone",
 )
-"""Drawn in turn, reshuffled each time; `kill` twice: it is what costs most. `restart`: a broker is
-restarted inside a split; `alone`: one broker is cut off for a minute."""
-MORE = ("wipe", "slow", "join")
+"""Drawn in turn, reshuffled each time. `wipe`: a broker is killed, and its data directory deleted;
+`restart`: one is restarted inside a split; `alone`: one is cut off for a minute."""
+DEATHS = ("kill", "kill root", "wipe")
+MORE = ("slow", "join")
 """Drawn, too, where the run has them."""
 MINUTE = 60.0
 """s for which `alone` lasts."""
@@ -76,7 +79,7 @@ TWO = 0.25
 RATE = 10.0
 """messages a second of each publisher, where no rate is given."""
 PATIENCE = 90.0
-"""s until brokers that do not become one are a broken promise."""
+"""s until brokers that do not become one, or have no standby, are a broken promise."""
 ALLOWED = 0.1
 """s that local traffic may pause (the figure is printed, it fails nothing: a shared machine pauses
 by itself)."""
@@ -101,12 +104,10 @@ class Conductor:
         self.faults: int = arguments.faults
         self.begin = time.monotonic()
         self.like = like
-        self.cluster = Cluster(folder, "--routing", like.routing)
-        more = [
-            kind
-            for kind, wanted in zip(MORE, (like.wipe, like.slow, like.late), strict=True)
-            if wanted
-        ]
+        (folder / "replicas.yaml").write_text("federation: {replicas: 1}\n")
+        config = str(folder / "replicas.yaml")
+        self.cluster = Cluster(folder, "--config", config, "--routing", like.routing)
+        more = [kind for kind, wanted in zip(MORE, (like.slow, like.late), strict=True) if wanted]
         self.kinds: list[str] = [*arguments.kinds, *more]
         self.world = World(like.shape, like.brokers)
         self.helpers: list[Helper] = []
@@ -187,19 +188,28 @@ class Conductor:
         self.say(f"BROKEN {text}")
 
     def agree(self) -> list[dict[str, Any]]:
-        """Wait until all are one again."""
+        """Wait until all are one again, each with a standby."""
         end = time.monotonic() + PATIENCE
         brokers = [self.cluster.brokers[index] for index in self.there]
         while True:
             states = [broker.state() for broker in brokers]
-            if self.world.whole(states, self.there) and carrying(states):
+            if (
+                self.world.whole(states, self.there)
+                and carrying(states)
+                and all(map(has_standby, states))
+            ):
                 self.views = [state for state in states if state is not None]
                 for broker, view in zip(brokers, self.views, strict=True):
                     self.names[view["id"]] = broker.name
                 return self.views
             if time.monotonic() > end:
                 roots = [
-                    state and (self.names.get(state["root"], state["root"]), state["state"])
+                    state
+                    and (
+                        self.names.get(state["root"], state["root"]),
+                        state["state"],
+                        state["standby"],
+                    )
                     for state in states
                 ]
                 raise RuntimeError(f"after {PATIENCE:g} s they are not one: {roots}")
@@ -225,16 +235,19 @@ class Conductor:
         spared = list(self.there)
         names: list[str] = []
         latest = 0.0
+        # Its standby alone has what it had: no other fault overlaps.
+        wiped = False
         while not names or (len(names) < MOST and self.rng.random() < self.overlap):
             if not self.bag:
                 self.bag = self.rng.sample(self.kinds, len(self.kinds))
             kind = self.bag.pop()
             if (kind == "join" and not self.later) or (
-                kind == "wipe" and not self.wipeable(spared)
+                kind == "wipe" and (names or not self.wipeable(spared))
             ):
                 kind = "kill"
-            if len(spared) < 2:
+            if len(spared) < 2 or wiped:
                 break  # one broker is left as it is
+            wiped = kind == "wipe"
             duration = self.rng.uniform(0.5, max(1.0, 0.35 * self.slot))
             duration = max(duration, {"restart": INSIDE, "alone": MINUTE}.get(kind, 0.0))
             what, steps = self.fault(kind, spared)
@@ -244,6 +257,13 @@ class Conductor:
             late = self.rng.uniform(0, latest)
             latest = late + duration
             plan += [(late + share * duration, step) for share, step in steps]
+        if wiped:
+            self.agree()
+        died = next((index for index in self.there if index not in spared), -1)
+        self.crowds(
+            "covered",
+            kind in DEATHS and len(names) == 1 and self.world.joined_without(died),
+        )
         self.say(f"fault {number + 1}: {', '.join(names)}")
         begin, busy = time.monotonic(), self.busy()
         for at, do in sorted(plan, key=lambda each: each[0]):
@@ -263,6 +283,7 @@ class Conductor:
                 self.pulse("back", index)
         self.events.append((begin, time.monotonic(), ", ".join(names)))
         self.check(f"fault {number + 1}")
+        self.crowds("covered", True)
 
     def busy(self) -> dict[int, float]:
         """s that each broker that runs has used of processors, by process."""
@@ -274,8 +295,8 @@ class Conductor:
         return used
 
     def wipeable(self, spared: list[int]) -> list[int]:
-        """Brokers that may lose their data."""
-        return [index for index in spared if index not in self.plan.homes]
+        """Brokers that may lose their data: without each of them, the others are one."""
+        return [index for index in spared if self.world.joined_without(index)]
 
     def fault(self, kind: str, spared: list[int]) -> tuple[str, Steps]:
         """What it is called, and what is done when; who suffers is no longer spared."""
@@ -382,7 +403,7 @@ class Conductor:
         self.world.set(time.monotonic(), down=[index], by=1)
         if wipe or self.like.diskless:
             self.crowds("wiped", index)
-        if wipe:
+        if wipe and broker.data_dir.exists():
             shutil.rmtree(broker.data_dir)
 
     def drain(self, index: int) -> None:
@@ -634,9 +655,6 @@ def options() -> argparse.ArgumentParser:
         metavar="N",
         help="so many of the brokers join during the run",
     )
-    parser.add_argument(
-        "--wipe", action="store_true", help="brokers that are restarted without their data"
-    )
     parser.add_argument("--slow", action="store_true", help="links of 20 Mbit/s now and then")
     parser.add_argument("--diskless", action="store_true", help="brokers without data directories")
     parser.add_argument(
@@ -673,15 +691,14 @@ def main(argv: list[str] | None = None) -> int:
             "roam",
             "shared",
             "late",
-            "wipe",
             "slow",
             "diskless",
             "stay",
         )
         like = Draw(**{name: getattr(arguments, name) for name in names})
     like.rate = like.rate or RATE * max(2, (like.clients - 2 * like.brokers) // 4)
-    if like.diskless and (like.large or like.roam or like.stay or like.shared or like.wipe):
-        parser.error("--diskless goes without --large, --roam, --stay, --shared and --wipe")
+    if like.diskless and (like.large or like.roam or like.stay or like.shared):
+        parser.error("--diskless goes without --large, --roam, --stay and --shared")
     if (
         like.brokers - like.late < 2
         or like.clients < 2 * like.brokers + 3

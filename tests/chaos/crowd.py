@@ -64,10 +64,11 @@ class Publisher:
         await wire.connect("127.0.0.1", self.crowd.plan.ports[self.speaker.broker])
         if self.sent.next or not wire.present:
             wiped = self.speaker.broker in self.crowd.wiped
+            excused = wiped and not self.crowd.covered
             if self.sent.next:
-                self.sent.reborn(not wire.present, wiped)
+                self.sent.reborn(not wire.present, wiped, excused)
             if not wire.present:
-                if self.sent.next and not wiped:
+                if self.sent.next and not excused:
                     what = (
                         f"b{self.speaker.broker} has lost the session "
                         f"of publisher {self.speaker.number}"
@@ -184,10 +185,13 @@ class Member:
             self.lost,
             self.incoming,
         )
+        covered = self.crowd.covered
         await wire.connect("127.0.0.1", self.crowd.plan.ports[self.broker])
         if not wire.present:
             if self.began:
                 judge.counts["sessions lost"] += 1
+                if covered and self.crowd.covered:
+                    judge.broken.append(f"b{self.broker} has no session of {ear.name}")
                 ear.ordered = False  # what waited elsewhere comes behind what is newer
             if await wire.subscribe(self.listener.filter, 2) != 2:
                 raise OSError("SUBSCRIBE was refused")
@@ -230,6 +234,8 @@ class Crowd:
         )
         self.down: set[int] = set(range(len(plan.ports))) - set(plan.present)
         self.wiped: set[int] = set()
+        self.covered = True
+        """Whether nothing has failed that may cost a session."""
         self.publishers = [Publisher(self, s) for s in plan.speakers[index :: plan.processes]]
         mine = plan.listeners[index :: plan.processes]
         self.subscribers = [Subscriber(self, each) for each in mine if each.kind == "plain"]
@@ -379,6 +385,8 @@ class Crowd:
                 self.down.add(arguments[0])
             case "wiped":
                 self.wiped.add(arguments[0])
+            case "covered":
+                self.covered = arguments[0]
             case "up":
                 await self.up(arguments[0])
             case "met":

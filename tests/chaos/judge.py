@@ -44,7 +44,8 @@ class Sent:
     """Nothing before this number is FLYING."""
     voids: list[Range] = field(default_factory=list)
     doubts: list[Range] = field(default_factory=list)
-    """Of lives that ended with all data of their broker: it alone may have had these."""
+    """Of lives that ended with all data of their broker, and without a standby: it alone may have
+    had these."""
     wipes: list[int] = field(default_factory=lambda: [0])
     """How often its broker had lost its data when each life began."""
 
@@ -66,9 +67,9 @@ class Sent:
         """Its broker took it over."""
         self.state[number] = TAKEN
 
-    def reborn(self, lost: bool, wiped: bool) -> None:
-        """Its broker died, and it has come back to it. `lost`: without its session; `wiped`:
-        without what its broker had."""
+    def reborn(self, lost: bool, wiped: bool, excused: bool) -> None:
+        """Its broker died, and it has come back to it. `lost`: without its session; `wiped`: the
+        broker is without its data; `excused`: and so is its standby."""
         if lost:
             at = self.state.find(FLYING, self.upto)
             while at >= 0:
@@ -78,7 +79,7 @@ class Sent:
                 self.state[at:end] = bytes((VOID,)) * (end - at)
                 self.voids.append((at, end))
                 at = self.state.find(FLYING, end)
-        if wiped:
+        if excused:
             self.doubts.append((self.lives[-1], self.next))
         self.lives.append(self.next)
         self.wipes.append(self.wipes[-1] + wiped)
@@ -263,7 +264,8 @@ class Judge:
         self, ears: list[Ear], marks: dict[int, int], excused: dict[int, list[Range]]
     ) -> list[str]:
         """What these lack of what was acknowledged: empty when all of it has come. Every broker has
-        a journal and is started again, so that what it alone had when it was killed comes too."""
+        a standby, or a journal and is started again, so that what it alone had when it was killed
+        comes too."""
         late = []
         for ear in ears:
             for number, receipt in ear.receipts.items():

@@ -49,24 +49,30 @@ class World:
             self.cut[cable] = self.cut.get(cable, 0) + by
         self.look(now)
 
-    def look(self, now: float) -> None:
-        """Note which brokers are split."""
+    def _parts(self, without: int | None = None) -> dict[int, int]:
+        """Return which part each broker that runs, but for one, is in, by its first broker."""
         part: dict[int, int] = {}
-        for start in range(self.count):
-            if self.down.get(start, 0) <= 0 and start not in part:
+        runs = [b for b in range(self.count) if self.down.get(b, 0) <= 0 and b != without]
+        for start in runs:
+            if start not in part:
                 part[start], found = start, [start]
                 while found:
                     one = found.pop()
-                    for other in range(self.count):
+                    for other in runs:
                         cable = frozenset((one, other))
-                        works = (
-                            cable in self.shape
-                            and self.cut.get(cable, 0) <= 0
-                            and self.down.get(other, 0) <= 0
-                        )
+                        works = cable in self.shape and self.cut.get(cable, 0) <= 0
                         if works and other not in part:
                             part[other] = start
                             found.append(other)
+        return part
+
+    def joined_without(self, broker: int) -> bool:
+        """Return whether all others that run reach each other when a `broker` is down."""
+        return len(set(self._parts(broker).values())) == 1
+
+    def look(self, now: float) -> None:
+        """Note which brokers are split."""
+        part = self._parts()
         for one, other in combinations(range(self.count), 2):
             pair = frozenset((one, other))
             if one in part and part.get(other) == part[one]:

@@ -105,8 +105,7 @@ class Broker(Program):
 
     def has_standby(self) -> bool:
         """Whether its journal is at another broker."""
-        standby = (self.state() or {}).get("standby") or {}
-        return bool(standby.get("name"))
+        return has_standby(self.state())
 
     def view(self) -> dict[str, Any]:
         """What /api/v1/federation says; it has to answer."""
@@ -125,6 +124,11 @@ class Broker(Program):
     def lines(self, *words: str) -> list[str]:
         """Lines of the log with all of these words; without a line that is still being written."""
         return [line for line in self.log().split("\n")[:-1] if all(word in line for word in words)]
+
+
+def has_standby(state: dict[str, Any] | None) -> bool:
+    """Whether a broker, by its `state`, has a standby that has everything."""
+    return bool(((state or {}).get("standby") or {}).get("id"))
 
 
 class Cluster:
