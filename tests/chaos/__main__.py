@@ -116,6 +116,8 @@ class Conductor:
         self.back: list[int] = []
         # Without data, and started inside a split.
         self.strangers: list[int] = []
+        # Nothing has failed that may cost a session, or order.
+        self.covered = True
         self.load = 0.0
         self.broken: list[str] = []
         self.done: Counter[str] = Counter()
@@ -260,10 +262,8 @@ class Conductor:
         if wiped:
             self.agree()
         died = next((index for index in self.there if index not in spared), -1)
-        self.crowds(
-            "covered",
-            kind in DEATHS and len(names) == 1 and self.world.joined_without(died),
-        )
+        self.covered = kind in DEATHS and len(names) == 1 and self.world.joined_without(died)
+        self.crowds("covered", self.covered)
         self.say(f"fault {number + 1}: {', '.join(names)}")
         begin, busy = time.monotonic(), self.busy()
         for at, do in sorted(plan, key=lambda each: each[0]):
@@ -283,6 +283,7 @@ class Conductor:
                 self.pulse("back", index)
         self.events.append((begin, time.monotonic(), ", ".join(names)))
         self.check(f"fault {number + 1}")
+        self.covered = True
         self.crowds("covered", True)
 
     def busy(self) -> dict[int, float]:
@@ -465,7 +466,7 @@ class Conductor:
                 f"out of order: {each.what}; "
                 f"{each.times} times, brokers apart for {apart:.1f} s at most"
             )
-            if apart >= LONG:
+            if apart >= LONG and not self.covered:
                 self.done["out of order after a long split (excused)"] += each.times
                 self.say(f"  excused: {text}")
             else:
