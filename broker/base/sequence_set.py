@@ -52,6 +52,17 @@ def discard(ranges: Ranges, first: int, last: int) -> bool:
     return True
 
 
+def within(ranges: Ranges, first: int, last: int) -> Ranges:
+    """Return the numbers of `ranges` (ascending pairs) from `first` to `last`, by binary search."""
+    found = []
+    index = find(ranges, first, last)
+    while 0 <= index < len(ranges) and ranges[index][0] <= last:
+        low, high = ranges[index]
+        found.append((max(low, first), min(high, last)))
+        index += 1
+    return found
+
+
 def intersect(some: Ranges, others: Ranges) -> Ranges:
     """Return the intersection of two ascending lists of inclusive pairs."""
     found = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,6 +78,10 @@ WILL_WAIT_S = 2.0
 """s more for which its clients may connect elsewhere before their wills are published."""
 
 
+READ_STEPS, ENTRY_STEPS, MESSAGE_STEPS = 3, 20, 10
+"""Steps of a turn that reading the head of an entry costs, taking it, and each message in it."""
+
+
 class Successor:
     """An image whose owner cannot be reached: nothing changes in it any more but that its sessions
     go."""
@@ -92,31 +97,28 @@ class Successor:
         self._offered: Vector | None = None
         self.messages = RecordedMessages(image, now, wall)
 
-    def entries(self, owner: bytes) -> list[LogEntry]:
-        """Return the messages that the broker `owner` published, and that others may lack."""
-        found = []
-        for record, _ in self._published(owner):
-            with suppress(WireError):
-                # The log is in the order in which entries came here.
-                data = age_batch(record.data, max(0, self._wall - record.at))
-                found.append(restored_batch(data, self._now, whole=True))
-        return sorted(found, key=lambda entry: (entry.key, entry.sequence))
+    def published(self, owner: bytes) -> Iterator[tuple[EntryRecord, MessageBatch]]:
+        """Return what the broker `owner` published, and others may lack."""
+        for record, batch in self.image.batches():
+            if record.logged and split_key(batch.key)[0] == owner:
+                yield record, batch
+
+    def entry(self, record: EntryRecord) -> LogEntry:
+        """Return the entry that was `record`ed. Raises MalformedPacket."""
+        # The log is in the order in which entries came here.
+        data = age_batch(record.data, max(0, self._wall - record.at))
+        return restored_batch(data, self._now, whole=True)
 
     def offered(self, owner: bytes) -> Vector:
         """Return which messages had been offered to all sessions of the broker `owner`. Raises
         MalformedPacket: what was recorded of that cannot be read."""
         if self._offered is None:
             seen = decode_vector(b"".join(self.image.seen.values()), self._now)
-            for _, batch in self._published(owner):
+            for _, batch in self.published(owner):
                 window = seen.setdefault(batch.key, OriginWindow(0, self._now))
                 window.top = max(window.top, batch.sequence + batch.count - 1)
             self._offered = seen
         return self._offered
-
-    def _published(self, owner: bytes) -> Iterator[tuple[EntryRecord, MessageBatch]]:
-        for record, batch in self.image.batches():
-            if record.logged and split_key(batch.key)[0] == owner:
-                yield record, batch
 
 
 class Lent(NamedTuple):
@@ -158,9 +160,11 @@ class Succession:
         self._handover.succession = self
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Take the place of a broker that cannot be reached any more, if it stays so."""
+        """Take the place of a broker that cannot be reached any more, if it stays so, and leave
+        that of one that can be."""
         owner = event.broker_id
         if event.via is not None:
+            self._successors.pop(owner, None)
             self.fences.reached(owner)
         elif owner in self._images():
             self._node.timers.schedule(
@@ -279,13 +283,46 @@ class Succession:
             wall = self._cluster.clock.physical(now)
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
-            self._cluster.resync.succeed(successor.entries(owner), now)
-            # A broker that stops has published them.
-            if self._cluster.database.entry(owner, DRAINING) is None:
-                alive = now - max(0, wall - image.alive) / 1000
-                for recorded in image.sessions.values():
-                    self._add_will(owner, successor, recorded, alive)
+            self._node.turns.go(
+                chain(
+                    self._taking_messages(successor, owner),
+                    self._taking_wills(successor, owner, now, wall),
+                ),
+                lambda: self._successors.get(owner) is not successor,
+            )
         return successor
+
+    def _taking_messages(self, successor: Successor, owner: bytes) -> Iterator[int]:
+        """Take, in steps, the messages of the broker `owner` that have not been here."""
+        node, resync = self._node, self._cluster.resync
+        taken: dict[bytes, None] = {}
+        found: list[tuple[bytes, int, int, EntryRecord]] = []
+        for record, batch in successor.published(owner):
+            found.append((batch.key, batch.sequence, batch.count, record))
+            yield READ_STEPS
+        for key, first, count, record in sorted(found, key=lambda each: each[:2]):
+            unwanted, new = resync.forwarder.missing(key, first, first + count - 1)
+            if unwanted or new:
+                with suppress(WireError):
+                    resync.forwarder.succeed(successor.entry(record), node.now)
+                    if new:
+                        taken[key] = None
+                yield ENTRY_STEPS + MESSAGE_STEPS * count
+            else:
+                yield 1
+        resync.succeeded(taken, node.now)
+
+    def _taking_wills(
+        self, successor: Successor, owner: bytes, now: float, wall: int
+    ) -> Iterator[int]:
+        """Plan, in steps, to publish the wills of the broker `owner`, which has not been reached
+        since `now` (s), at the time of day `wall` (ms)."""
+        # A broker that stops has published them.
+        if self._cluster.database.entry(owner, DRAINING) is None:
+            alive = now - max(0, wall - successor.image.alive) / 1000
+            for recorded in list(successor.image.sessions.values()):
+                self._add_will(owner, successor, recorded, alive, now + WILL_WAIT_S)
+                yield 2
 
     def _lend(
         self, asked: Asked, owner: bytes, recorded: RecordedSession, read: ReadSession, now: float
@@ -327,9 +364,15 @@ class Succession:
                 self._node.counters.sessions_claimed += 1
 
     def _add_will(
-        self, owner: bytes, successor: Successor, recorded: RecordedSession, alive: float
+        self,
+        owner: bytes,
+        successor: Successor,
+        recorded: RecordedSession,
+        alive: float,
+        due: float,
     ) -> None:
-        """Publish a will in time, unless the broker is back by then. `alive`: s; it was then."""
+        """Publish a will, unless the broker is back by then. `alive`, `due`: when that lived last,
+        and when the will's delay begins (s)."""
         head = recorded.head
 
         def may() -> bool:
@@ -342,7 +385,7 @@ class Succession:
             recorded.head = head._replace(will=b"")
             return True
 
-        self._wills.add(head, alive, self._node.now + WILL_WAIT_S, lambda: None, may)
+        self._wills.add(head, alive, due, lambda: None, may)
 
     def _forget_later(self, client_id: str, lent: Lent, now: float) -> None:
         def forget(at: float) -> None:

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 from mqttree.broker.persistence.stream_states import State
+from tests.kit.journal_harness import Files
 from tests.sim.clients import Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer
 from tests.sim.schedule import quiet
@@ -22,6 +23,9 @@ KINDS = ("kills", "hangs", "splits")
 
 class Refugee(Stayer):
     """A client that goes to another broker when its own dies or hangs."""
+
+    waits = False
+    """Whether it waits for its broker when that dies."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As of `SimClient`."""
@@ -70,7 +74,7 @@ class Refugee(Stayer):
             self.connect()
 
     def connect(self) -> None:
-        if not self.host.alive or self.host.paused:
+        if (not self.host.alive and not self.waits) or self.host.paused:
             fit = [host for host in self.world.alive() if not host.paused]
             if not fit:
                 self.world.after(self.retry, self.connect)
@@ -116,6 +120,8 @@ class Succession:
         self.publishers += [self._client(f"pub{host.index}", host, None) for host in world.hosts]
         for client in (*self.clients, *self.publishers):
             world.after(rng.uniform(0.0, 0.3), client.connect)
+            wiped = self.kind == "kills" and self.seed % 3 == 1
+            client.waits = wiped and rng.random() < 0.5
 
     def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
         rng = self.rng
@@ -163,8 +169,11 @@ class Succession:
             count = rng.choice((1, 1, min(2, len(world.hosts) - 1)))
             for victim in rng.sample(world.hosts, count):
                 world.after(when, kill, world, victim, rng.random() < 0.7)
+                back = when + rng.choice((0.5, 2.0, 5.0))
                 if self.seed % 3 == 0:  # its disk is there
-                    world.after(when + rng.choice((0.5, 2.0, 5.0)), victim.start)
+                    world.after(back, victim.start)
+                elif self.seed % 3 == 1:
+                    world.after(back, wipe, victim, self.disks[victim.index])
                 when += 4.0
             return
         for _ in range(rng.choice((1, 1, 2))):
@@ -302,6 +311,15 @@ class Succession:
             ]
             if len(holders) != 1:
                 self.world.violation("holders", f"{client.name} has sessions at {holders}")
+
+
+def wipe(host: Host, disk: Disk) -> None:
+    """Start a broker that is dead without its disk: it is another one then."""
+    if not host.alive:
+        host.id = host.world.rng.randbytes(8)
+        disk.files, disk.under_way = Files(), []
+        disk.files.lazy = True
+        host.start()
 
 
 def kill(world: World, host: Host, reset: bool) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, intersect
+from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, Ranges, within
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import Verdict
 from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
@@ -448,17 +448,22 @@ class Forwarder(Sender):
             or (bool(feed.outstanding) and sequence <= feed.outstanding[-1][1])
         )
 
-    def succeed(self, entry: LogEntry, now: float) -> bool:
-        """Take those messages of an `entry` of a broker that is gone that have not been here, at
-        `now` (s): its standby has them. They go to local subscribers, and over live links. Returns
-        whether there are any."""
-        key, numbers = entry.key, [(entry.sequence, entry.sequence + entry.count - 1)]
+    def missing(self, key: bytes, first: int, last: int) -> tuple[Ranges, Ranges]:
+        """Return which of the numbers `first` to `last` of the origin `key` were not wanted here,
+        and which have not been here."""
         window = self.vector.get(key)
-        if window is not None:
-            # What was not wanted here, sessions may want that come later.
-            for part in entry.parts(intersect(window.history, numbers)):
-                self.log.append(part, None)
-            numbers = intersect(window.lacks, numbers)
+        if window is None:
+            return [], [(first, last)]
+        return within(window.history, first, last), within(window.lacks, first, last)
+
+    def succeed(self, entry: LogEntry, now: float) -> None:
+        """Take those messages of an `entry` of a broker that is gone that have not been here, at
+        `now` (s): its standby has them. They go to local subscribers, and over live links."""
+        key = entry.key
+        unwanted, numbers = self.missing(key, entry.sequence, entry.sequence + entry.count - 1)
+        # Sessions may want that come later.
+        for part in entry.parts(unwanted):
+            self.log.append(part, None)
         for part in entry.parts(numbers):
             self.accept(key, part.sequence, part.count, now)
             self.log.append(part, None)
@@ -475,7 +480,6 @@ class Forwarder(Sender):
                     self._above.sharing.received(message, choice, None, ordinary=True)
                 else:
                     self.node.dispatcher.publish(message, None, ())
-        return bool(numbers)
 
     # ---------------------------------------------------------------- live links
 

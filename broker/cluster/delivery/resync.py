@@ -387,11 +387,10 @@ class Resync:
             self.send_seen(link)
             link.add_record(ASK_SEEN, b"")
 
-    def succeed(self, entries: Iterable[LogEntry], now: float) -> None:
-        """Take the messages of a broker that is gone (`entries`) at `now` (s): this one is its
-        standby."""
-        keys = [entry.key for entry in entries if self.forwarder.succeed(entry, now)]
-        for key in dict.fromkeys(keys):
+    def succeeded(self, keys: Iterable[bytes], now: float) -> None:
+        """Note at `now` (s) that the forwarder has taken all that the standby of a broker that is
+        gone, this one, has of its origins `keys`."""
+        for key in keys:
             self._gap_recovery.succeed(key, now)
         if keys:
             self.exchange()

@@ -16,6 +16,7 @@ from mqttree.broker.base.sequence_set import (
     intersect,
     merge,
     subtract,
+    within,
 )
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.limits import Limits
@@ -48,6 +49,12 @@ def test_ranges_behave_like_sets(some: set[int], others: set[int]) -> None:
     assert members(intersect(ranges(some), ranges(others))) == some & others
     assert members(subtract(ranges(some), ranges(others))) == some - others
     assert members(merge(ranges(some) + ranges(others))) == some | others
+
+
+@given(NUMBERS, st.integers(1, 42), st.integers(1, 6))
+def test_a_part_of_ranges_is_found(numbers: set[int], first: int, count: int) -> None:
+    pair = first, first + count - 1
+    assert within(ranges(numbers), *pair) == intersect(ranges(numbers), [pair])
 
 
 @settings(max_examples=examples(200), deadline=None)

@@ -1,0 +1,34 @@
+"""What a standby does when the broker whose image it has is gone."""
+
+from __future__ import annotations
+
+from mqttree.broker.cluster.directory.link_state_directory import STANDBY
+from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
+from mqttree.broker.persistence.records import EntryRecord, encode_frame
+from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, lone
+
+MESSAGES = 2_000
+
+
+def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
+    """Others are served meanwhile, however many there are, and however few were wanted here."""
+    world = lone()
+    client = world.connect()
+    client.subscribe("wanted", qos=1)
+    owner = Neighbour(world, 1)
+    owner.child()
+    owner.post((STANDBY, b"\0\0\0\1" + OWN))
+    key = origin_key(bid(1), 1)
+    records = []
+    for number in range(MESSAGES):
+        entry = batch_entry(
+            key, 1 + number, [(b"wanted" if number % 2 else b"not", b"%d" % number)]
+        )
+        wall = round(1000 * 1.7e9)
+        records.append(EntryRecord(True, wall, entry.kept()).encode())
+    owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, encode_frame(records, 1)))
+    world.node.connection_lost(owner.conn, "closed by peer", world.now)
+    log = world.node.cluster.forwarder.log
+    assert 0 < world.most(1.0, lambda: len(log)) < MESSAGES / 4
+    assert client.payloads() == [b"%d" % number for number in range(1, MESSAGES, 2)]
