@@ -54,6 +54,9 @@ from mqttree.routing.link_state import MAX_BROKERS
 ADMITS = 1.0
 """s for which a client that may have a session at another broker waits at most at a broker that has
 just started, and has not joined the others or does not know their sessions yet."""
+LINKED_S = 2.0
+"""s for which it waits longer if there is another broker: without the sessions of others each
+client would begin a new one."""
 
 VISIT_WORK = 2 * costs.PACKET_WORK
 """steps of work for a client that has waited so, and is let in."""
@@ -231,8 +234,11 @@ class SubscriptionBarrier:
         return False
 
     def _knows_sessions(self, now: float) -> bool:
+        until = self._admits_until
+        if until and self._by_peer:
+            until += LINKED_S
         return not self.closed and (
-            now >= self._admits_until or (self._begun(now) and not self._directory.database.lacks)
+            now >= until or (self._begun(now) and not self._directory.database.lacks)
         )
 
     def _admit(self) -> Iterator[int]:

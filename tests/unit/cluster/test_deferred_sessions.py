@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
-from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS
+from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LINKED_S
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
-from mqttree.broker.limits import Limits
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import (
     Disconnect,
     Pingreq,
@@ -159,12 +159,14 @@ def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_c
     one.child()
     barrier = world.node.cluster.barrier
     barrier._searching = lambda now: True
-    barrier._admits_until = barrier._begins_until = world.now + ADMITS
+    barrier._admits_until = world.now + ADMITS
+    barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     comes = world.open()
     comes.send(connect_packet("c", clean=False, properties=KEPT_LONG))
+    world.advance(ADMITS + 0.1)
     assert "c" not in world.node.cluster.takeover._pending, "it is not admitted yet"
     known(world, one, 2, **{(CLIENT + b"c").decode(): entry(NEW)})
-    world.advance(ADMITS + 0.1)
+    world.advance(LINKED_S)
     assert "c" in world.node.cluster.takeover._pending
     assert comes.conn.waiting
     comes.send(Pingreq())
