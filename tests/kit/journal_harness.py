@@ -165,7 +165,7 @@ class Durable(World):
         self.node = Node(
             own, at, 1.7e9 + at - 1000.0, random.Random(1), limits=limits, log=self._log
         )
-        self.node.cluster.barrier._begins_until = 0.0
+        self.node.cluster.barrier._begins_until = self.node.cluster.barrier._admits_until = 0.0
         self.journal = Journal(self.node, self.node.cluster, self.node.absent_members, sync=sync)
         self.node.attach_journal(self.journal)
         files = self.files

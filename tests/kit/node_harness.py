@@ -104,7 +104,8 @@ class World:
             hooks=hooks,
             log=self._log,
         )
-        self.node.cluster.barrier._begins_until = 0.0  # it has been there for a while
+        # It has been there for a while.
+        self.node.cluster.barrier._begins_until = self.node.cluster.barrier._admits_until = 0.0
         self.effects: list[Effect] = []
         self.peers: list[FakeClient] = []
 

@@ -237,9 +237,15 @@ class SubscriptionBarrier:
         until = self._admits_until
         if until and self._by_peer:
             until += LINKED_S
-        return not self.closed and (
-            now >= until or (self._begun(now) and not self._directory.database.lacks)
-        )
+        known = now >= until or (self._begun(now) and self._has_directory())
+        return known and not self.closed
+
+    def _has_directory(self) -> bool:
+        """Whether all that neighbours in the tree have is here, and any is, if there are links."""
+        links, database = self._by_peer, self._directory.database
+        tree = [peer for peer, link in links.items() if link.forwarding]
+        told = all(map(database.complete, tree)) and (bool(tree) or not links)
+        return told and not database.lacks
 
     def _admit(self) -> Iterator[int]:
         """Let waiting clients in, in order."""
