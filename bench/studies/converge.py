@@ -13,6 +13,13 @@ What is published before passes through the root: it is the parent of every surv
 waited for, and routing is by flooding, which keeps to the tree. So crash and silence end when the
 repaired tree carries messages. (`--routing topic`, the default of brokers, measures something else:
 messages go from broker to broker and past the root.)
+
+With `--sessions N` each broker has a standby (`replicas: 1`), and what a round measures is how fast
+the sessions of a broker that is killed go on at the others:
+
+* connack: from kill -9 of the broker, at which all clients come to the others at once, until each
+  has its CONNACK, with Session Present 1 (the others notice a kill within some ms);
+* queued: until all have the messages that were queued for them, half at QoS 1, half at QoS 2.
 """
 
 from __future__ import annotations
@@ -21,19 +28,28 @@ import asyncio
 import os
 import signal
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from mqttree.bench.lab.agreement import agreed, ask
 from mqttree.bench.lab.loopback import Broker
 from mqttree.bench.load import LoadError, Probe
+from mqttree.bench.load.client import LoadClient, ignore
 from mqttree.broker.cli.command_line import Parser
 
 PROBE = 0.005
 """s between two probes."""
 PATIENCE = 30.0
 """s; after it a phase counts as failed and is printed as such."""
+AT_ONCE = 50
+"""clients that connect at a time, before the kill."""
+WINDOW = 1000
+"""messages that are not acknowledged, at most."""
+SIZE = 64
+"""bytes of a queued message."""
 
 
 class ConvergeError(Exception):
@@ -131,6 +147,128 @@ async def measure(count: int, number: int, routing: str) -> dict[str, float]:
     return result
 
 
+class Sleeper:
+    """A client with a session, and the messages that came to it."""
+
+    def __init__(self, number: int) -> None:
+        self.topic = b"sleeper/%d" % number
+        self.client_id = f"sleeper{number}"
+        self.version = 4 + number % 2
+        self.came = 0
+        self._incoming: set[bytes] = set()
+
+    async def connect(self, port: int) -> LoadClient:
+        """Connect; returns the connection. Raises OSError."""
+        wire = LoadClient(self.client_id, self.version, self._take, _nothing, self._incoming)
+        return await wire.connect("127.0.0.1", port)
+
+    def _take(self, _payload: bytes, _qos: int) -> None:
+        self.came += 1
+
+    async def subscribe(self, port: int) -> None:
+        """Begin the session, and leave it."""
+        wire = await self.connect(port)
+        await wire.subscribe(self.topic.decode(), 2)
+        if wire.transport is not None:
+            wire.transport.close()
+
+    async def resume(self, port: int, since: float) -> float:
+        """Come back; returns the time since then until CONNACK (s). Raises ConvergeError: the
+        session is not there."""
+        wire = await self.connect(port)
+        took = time.monotonic() - since
+        if not wire.present:
+            raise ConvergeError(f"{self.client_id} has no session")
+        return took
+
+
+def _nothing() -> None:
+    """Note that a connection has ended."""
+
+
+async def queue(port: int, sleepers: list[Sleeper], queued: int) -> None:
+    """Publish so many messages to each session, and return when all are acknowledged."""
+    publisher = LoadClient("publisher", 5, ignore, _nothing)
+    under_way: set[int] = set()
+    publisher.accepted = under_way.discard
+    await publisher.connect("127.0.0.1", port)
+    for number in range(queued):
+        for sleeper in sleepers:
+            while len(under_way) >= WINDOW:
+                await asyncio.sleep(0.001)
+            under_way.add(publisher.publish(sleeper.topic, bytes(SIZE), 1 + number % 2))
+    await until(lambda: not under_way, "all messages are acknowledged")
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Poll. Raises ConvergeError when it takes too long."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise ConvergeError(f"in vain: {what}")
+        await asyncio.sleep(0.005)
+
+
+async def until_standbys(brokers: list[Broker]) -> None:
+    """Poll until each broker has a standby. Raises ConvergeError when one has none in time."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        states = [await ask(broker.admin) for broker in brokers]
+        if all(((state or {}).get("standby") or {}).get("id") for state in states):
+            return
+        await asyncio.sleep(0.05)
+    raise ConvergeError("a broker has no standby")
+
+
+async def measure_sessions(
+    count: int, number: int, routing: str, sessions: int, queued: int
+) -> dict[str, float]:
+    """Run the round `number` with `count` brokers and this `routing`, of which the first has
+    `sessions` with `queued` messages each; return what took how long (s)."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "replicas.yaml"
+        config.write_text("federation: {replicas: 1}\n")
+        flags = ["--config", str(config), "--cluster", f"converge-{os.getpid()}-{number}"]
+        flags += ["--routing", routing, "--log-level", "error"]
+        brokers = [
+            Broker(f"b{index}", None, *flags, "--data-dir", f"{folder}/b{index}")
+            for index in range(count)
+        ]
+        try:
+            for broker in brokers:
+                broker.launch()
+            await until_agreed(brokers)
+            await until_standbys(brokers)
+            return await resume(brokers, [Sleeper(index) for index in range(sessions)], queued)
+        finally:
+            for broker in brokers:
+                broker.end(signal.SIGKILL)
+
+
+async def resume(brokers: list[Broker], sleepers: list[Sleeper], queued: int) -> dict[str, float]:
+    """Kill the first broker, which has these sessions, each with `queued` messages; return how long
+    they took to go on at the others (s)."""
+    first, *others = brokers
+    for at in range(0, len(sleepers), AT_ONCE):
+        await asyncio.gather(*(s.subscribe(first.port) for s in sleepers[at : at + AT_ONCE]))
+    await queue(others[0].port, sleepers, queued)
+    await until_standbys(brokers)
+    since = time.monotonic()
+    first.signal(signal.SIGKILL)
+    took = sorted(
+        await asyncio.gather(
+            *(s.resume(others[i % len(others)].port, since) for i, s in enumerate(sleepers))
+        )
+    )
+    await until(lambda: all(s.came >= queued for s in sleepers), "all queued messages came")
+    return {
+        "connack p50": took[len(took) // 2],
+        "connack p99": took[len(took) * 99 // 100],
+        "connack max": took[-1],
+        "queued": time.monotonic() - since,
+    }
+
+
 def root_of(brokers: list[Broker], states: list[dict[str, Any]]) -> Broker:
     """Return the process that is root."""
     return brokers[[s["id"] == s["root"] for s in states].index(True)]
@@ -144,6 +282,10 @@ def report(results: list[dict[str, float]], failures: list[str], count: int, rou
         ("crash", "kill -9 of the root to the next message", 0.3),
     ]
     rows.append(("silence", "SIGSTOP of the root to the next message", 3.0))
+    rows.append(("connack p50", "kill -9 to CONNACK, Session Present 1: p50", 0.3))
+    rows.append(("connack p99", "... p99", 0.3))
+    rows.append(("connack max", "... longest", 1.0))
+    rows.append(("queued", "kill -9 to the last queued message", 10.0))
     lines = [
         f"{count} brokers, routing {routing}, {len(results)} rounds, "
         f"{os.cpu_count()} cores; seconds",
@@ -162,18 +304,23 @@ def report(results: list[dict[str, float]], failures: list[str], count: int, rou
     return "\n".join(lines)
 
 
-async def run(count: int, rounds: int, routing: str) -> int:
-    """Run all `rounds` with `count` brokers and this `routing`, and print the table; return the
-    exit code."""
+async def run(
+    count: int,
+    rounds: int,
+    routing: str,
+    one_round: Callable[[int], Awaitable[dict[str, float]]],
+) -> int:
+    """Run all `rounds` with `count` brokers and this `routing`, each by `one_round`, and print the
+    table; return the exit code."""
     results, failures = [], []
     for number in range(rounds):
         try:
-            results.append(await measure(count, number, routing))
+            results.append(await one_round(number))
             print(
                 f"round {number + 1}: " + "  ".join(f"{k} {v:.3f}" for k, v in results[-1].items()),
                 flush=True,
             )
-        except (ConvergeError, LoadError) as error:
+        except (ConvergeError, LoadError, OSError) as error:
             failures.append(f"round {number + 1} failed: {error}")
             print(failures[-1], flush=True)
     print(report(results, failures, count, routing))
@@ -191,5 +338,18 @@ def main(argv: Sequence[str]) -> int:
         default="flood",
         help="flood crosses the tree",
     )
+    parser.add_argument(
+        "--sessions", type=int, default=0, metavar="N", help="measure how so many sessions go on"
+    )
+    parser.add_argument(
+        "--queued", type=int, default=100, metavar="N", help="messages for each session (100)"
+    )
     options = parser.parse_args(argv)
-    return asyncio.run(run(options.brokers, options.rounds, options.routing))
+
+    def one_round(number: int) -> Coroutine[Any, Any, dict[str, float]]:
+        count, routing = options.brokers, options.routing
+        if options.sessions:
+            return measure_sessions(count, number, routing, options.sessions, options.queued)
+        return measure(count, number, routing)
+
+    return asyncio.run(run(options.brokers, options.rounds, options.routing, one_round))
