@@ -162,6 +162,7 @@ class PendingTakeover:
         "session",
         "since",
         "stamp",
+        "stands_in",
         "start",
         "state",
         "taken",
@@ -191,6 +192,8 @@ class PendingTakeover:
         # s: when the takeover began; when this state did; when the holder spoke last.
         self.began = self.since = self.heard = now
         self.lost_at = 0.0  # s; since when the holder cannot be reached, 0.0: it can be
+        # Whether the holder is the standby of a broker that is gone.
+        self.stands_in = False
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says

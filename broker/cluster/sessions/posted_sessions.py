@@ -118,6 +118,11 @@ class PostedSessions:
         standby = self.standby_of(broker_id)
         return standby if self.lives(standby) else None
 
+    def has(self, broker_id: bytes, client_id: str) -> bool:
+        """Whether a broker has posted a session of a client as its own: one that stands in for a
+        broker that is gone has not."""
+        return self._directory.database.entry(broker_id, key_of(client_id)) is not None
+
     def standby_of(self, broker_id: bytes) -> bytes:
         """Return the id of the broker that has the image of a broker's journal, b"": none has."""
         return (self._directory.database.entry(broker_id, STANDBY) or b"")[4:]

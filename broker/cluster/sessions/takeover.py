@@ -66,6 +66,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     SESSION_ENDED,
     SESSION_PART,
     SESSION_REQUEST,
+    STANDS_IN,
     TAKE,
     decode_rest,
     decode_takeover,
@@ -364,7 +365,10 @@ class Takeover:
             # Its standby is about to be asked.
             asking = pending.state is State.ASKING and not pending.parts.position
             return asking and self._posted.holder(pending.holder) is not None
-        if pending.state is State.RESTING:
+        # A standby that can be reached has the session, and many clients may come at once.
+        if pending.state is State.RESTING or not self._posted.has(
+            pending.holder, pending.client_id
+        ):
             return True
         if pending.state is not State.ASKING:
             return False
@@ -418,6 +422,8 @@ class Takeover:
             return
         pending.heard = now
         given = ANSWERS.get(answer)
+        if given is Input.COMING:
+            pending.stands_in = rest == STANDS_IN
         if given is Input.MOVED:
             if len(rest) == 8 and rest != self._own and pending.hops < MAX_HOPS:
                 pending.elsewhere = rest
@@ -495,7 +501,9 @@ class Takeover:
         """Wait until messages have reached the holder that were sent before all brokers knew of the
         session's filters here."""
         self._restoration.begin(pending, self._barrier.last_before)
-        self._node.timers.schedule(now + SETTLE_S, lambda at: self._settled(pending, at))
+        # To a broker that is gone, nothing more comes.
+        settle = 0.0 if pending.stands_in else SETTLE_S
+        self._node.timers.schedule(now + settle, lambda at: self._settled(pending, at))
 
     def _settled(self, pending: PendingTakeover, now: float) -> None:
         if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.link.control_records import DIRECTORY
+from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_codec import (
     READ_WORK,
@@ -22,12 +23,14 @@ from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
 from mqttree.broker.cluster.sessions.takeover import SETTLE_S
 from mqttree.broker.cluster.sessions.takeover_messages import (
+    COMING,
     ENDED,
     MOVED,
     REST,
     SESSION_ANSWER,
     SESSION_PART,
     SESSION_REQUEST,
+    STANDS_IN,
     TAKE,
     encode_takeover,
 )
@@ -56,7 +59,8 @@ ONE_AT_A_TIME = Limits(filters_at_once=1, session_read=1, turn_work=READ_WORK)
 class Taking:
     """A neighbour has the session of `k`, who connects here."""
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: SessionState | None) -> None:
+        """`state`: what the neighbour sends, None: it says nothing."""
         self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
@@ -72,8 +76,9 @@ class Taking:
         )
         self.pull = self.world.node.cluster.takeover._pending["k"]
         self.steps = 0
-        data = encode_state(state, self.world.now)
-        self.say(SESSION_PART, TAKE, WHERE.pack(1, len(data), 0) + data)
+        if state is not None:
+            data = encode_state(state, self.world.now)
+            self.say(SESSION_PART, TAKE, WHERE.pack(1, len(data), 0) + data)
 
     def say(self, kind: int, what: int, rest: bytes = b"") -> None:
         self.neighbour.send(routed(kind, encode_takeover(what, self.pull.stamp, "k", rest)))
@@ -170,6 +175,26 @@ def half_taken() -> Taking:
     while taking.pull.state is not State.RESTORING or subscribed(taking.world) < 20:
         taking.step()
     return taking
+
+
+def test_nothing_more_is_awaited_at_the_standby_of_a_broker_that_is_gone() -> None:
+    for rest, state in ((b"", State.SETTLING), (STANDS_IN, State.RESTING)):
+        taking = Taking(state_of(["a"], 1))
+        taking.say(SESSION_ANSWER, COMING, rest)
+        taking.world.advance(SETTLE_S / 2)
+        assert taking.pull.state is state
+
+
+def test_a_client_waits_for_a_standby_that_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many clients have come to it at once."""
+    for stands_in in (False, True):
+        taking = Taking(None)
+        posted = taking.world.node.cluster.posted_sessions
+        monkeypatch.setattr(posted, "has", lambda *_, own=not stands_in: own)
+        taking.world.advance(2 * TAKEOVER_SILENCE_S)
+        assert ("k" in taking.world.node.cluster.takeover._pending) == stands_in
+        taking.world.advance(TAKEOVER_MAX_S)
+        assert "k" in taking.world.node.sessions
 
 
 def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
