@@ -36,6 +36,10 @@ MAX_WHOLES = 10_000
 """messages in pieces that are remembered while they pass through here; if there are more, the rest
 of some may have to be asked for again."""
 
+OWN_WORK = 500
+"""Steps of a turn that a message of this broker to itself costs, and one for each byte: most are
+about a session."""
+
 MAX_HOPS = 64
 """brokers on a path; more are a loop."""
 
@@ -77,7 +81,7 @@ class UnicastBus:
         self._limits = node.limits
         self._directory = directory
         self._report = report
-        self._timers = node.timers
+        self._turns = node.turns
         self._receivers: dict[int, LinkReceiver] = {}
         # Those that take messages of this broker to itself, too.
         self._own: dict[int, Receiver] = {}
@@ -102,14 +106,17 @@ class UnicastBus:
 
     def send(self, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = False) -> bool:
         """Send `body` as a message of this `kind` to the broker `broker_id`: `at_once`, or with the
-        next PINGREQ. To this broker itself it comes with the next tick. Returns False if no path to
-        it is known."""
-        own = self._directory.own_id
-        if broker_id == own:
-            self._timers.schedule(0.0, lambda now: self._own[kind](own, body, now))
+        next PINGREQ. To this broker itself it comes in a later turn. Returns False if no path to it
+        is known."""
+        if broker_id == self._directory.own_id:
+            self._turns.later(lambda now: self._take_own(kind, body, now))
             return True
         message = broker_id + self._directory.own_id + bytes((0, kind)) + body
         return self._route(message, at_once=at_once)
+
+    def _take_own(self, kind: int, body: bytes, now: float) -> None:
+        self._turns.work += OWN_WORK + len(body)
+        self._own[kind](self._directory.own_id, body, now)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
         """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is

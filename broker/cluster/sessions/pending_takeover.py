@@ -156,6 +156,7 @@ class PendingTakeover:
         "lost_at",
         "lsn",
         "parts",
+        "patience",
         "published",
         "rest",
         "seen",
@@ -191,6 +192,8 @@ class PendingTakeover:
         self.state = State.ASKING
         # s: when the takeover began; when this state did; when the holder spoke last.
         self.began = self.since = self.heard = now
+        # s of silence, twice, after which the holder is asked again.
+        self.patience = RETRY
         self.lost_at = 0.0  # s; since when the holder cannot be reached, 0.0: it can be
         # Whether the holder is the standby of a broker that is gone.
         self.stands_in = False

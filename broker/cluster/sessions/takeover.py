@@ -320,7 +320,9 @@ class Takeover:
             else:
                 pending.why = "the broker that has its session does not answer"
                 self._step(pending, Input.SILENT, now)
-        elif quiet >= RETRY / 2:
+        elif quiet >= pending.patience / 2:
+            # A holder that many ask at once does not get faster by being asked more often.
+            pending.patience = min(2 * pending.patience, TAKEOVER_SILENCE_S)
             self._ask(pending, now)
         if self._pending.get(pending.client_id) is pending:
             self._look_for_holder(pending, now)
@@ -374,7 +376,7 @@ class Takeover:
             return False
         link = self._links.get(pending.holder) or self._directory.link_to(pending.holder)
         client_id = pending.client_id
-        if self._posted.standby_of(pending.holder):
+        if self._posted.lives(self._posted.standby_of(pending.holder)):
             # If it does not run any more, that is noticed, and its standby has the session.
             patience = self._node.config.link_timeout + STANDBY_S
             return now < max(pending.heard, pending.since) + patience

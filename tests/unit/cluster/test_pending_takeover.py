@@ -39,7 +39,7 @@ from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Disconnect, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
-from tests.kit.link_harness import Neighbour, bid, let_through, lone, message, routed
+from tests.kit.link_harness import OWN, Neighbour, bid, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -185,16 +185,22 @@ def test_nothing_more_is_awaited_at_the_standby_of_a_broker_that_is_gone() -> No
         assert taking.pull.state is state
 
 
-def test_a_client_waits_for_a_standby_that_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many clients have come to it at once."""
-    for stands_in in (False, True):
-        taking = Taking(None)
-        posted = taking.world.node.cluster.posted_sessions
-        monkeypatch.setattr(posted, "has", lambda *_, own=not stands_in: own)
-        taking.world.advance(2 * TAKEOVER_SILENCE_S)
-        assert ("k" in taking.world.node.cluster.takeover._pending) == stands_in
-        taking.world.advance(TAKEOVER_MAX_S)
-        assert "k" in taking.world.node.sessions
+@pytest.mark.parametrize(
+    ("posted", "standby", "waits"), [(True, b"", False), (False, b"", True), (True, OWN, True)]
+)
+def test_a_client_waits_for_a_standby_that_can_be_reached(
+    posted: bool, standby: bytes, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many clients have come to it at once, and also until a broker that hangs has been
+    noticed."""
+    taking = Taking(None)
+    cluster = taking.world.node.cluster
+    monkeypatch.setattr(cluster.posted_sessions, "has", lambda *_: posted)
+    monkeypatch.setattr(cluster.posted_sessions, "standby_of", lambda _: standby)
+    taking.world.advance(2 * TAKEOVER_SILENCE_S)
+    assert ("k" in cluster.takeover._pending) == waits
+    taking.world.advance(TAKEOVER_MAX_S)
+    assert "k" in taking.world.node.sessions
 
 
 def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
