@@ -99,14 +99,14 @@ class DeliveredRanges:
         return {
             key: ranges
             for key, owed in self._owed.items()
-            if session in owed and (ranges := intersect(owed[session], self._outstanding(key)))
+            if session in owed and (ranges := intersect(owed[session], self.outstanding(key)))
         }
 
     def owed_of(self, key: bytes) -> dict[Session, Ranges]:
         """Return the sessions that alone are owed messages of an origin, or were, and which."""
         return self._owed.get(key, {})
 
-    def _outstanding(self, key: bytes) -> Ranges:
+    def outstanding(self, key: bytes) -> Ranges:
         """Return the numbers that are missing here and are delivered whenever they come."""
         window = self._origins.vector.get(key)
         if window is None:
@@ -119,7 +119,7 @@ class DeliveredRanges:
             self._forget_paid(key)
 
     def _forget_paid(self, key: bytes) -> None:
-        outstanding, owed = self._outstanding(key), self._owed[key]
+        outstanding, owed = self.outstanding(key), self._owed[key]
         for session, ranges in list(owed.items()):
             if not intersect(ranges, outstanding):
                 del owed[session]

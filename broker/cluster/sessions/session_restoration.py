@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from mqttree.broker.base.sequence_set import intersect
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import Vector
@@ -205,6 +206,15 @@ class SessionRestoration:
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)
         }
+        # What an origin has sent late may be in the log, and wait for its turn.
+        self._delivered_ranges.add(
+            session,
+            {
+                key: both
+                for key, ranges in numbered(found).items()
+                if (both := intersect(ranges, self._delivered_ranges.outstanding(key)))
+            },
+        )
         # Messages that have arrived here are in the log, and have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)

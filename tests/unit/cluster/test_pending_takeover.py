@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
+from mqttree.broker.cluster.delivery.ordered_feed import HeldMessage
 from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.link.control_records import DIRECTORY
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_codec import (
@@ -39,7 +41,7 @@ from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Disconnect, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
-from tests.kit.link_harness import OWN, Neighbour, bid, let_through, lone, message, routed
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -183,6 +185,27 @@ def test_nothing_more_is_awaited_at_the_standby_of_a_broker_that_is_gone() -> No
         taking.say(SESSION_ANSWER, COMING, rest)
         taking.world.advance(SETTLE_S / 2)
         assert taking.pull.state is state
+
+
+def test_a_message_that_an_origin_sends_late_comes_once() -> None:
+    """It is in the log, and waits for its turn, as the session is complete."""
+    taking = Taking(state_of(["a"], 0))
+    cluster = taking.world.node.cluster
+    key = origin_key(FAR, 1)
+    feed = cluster.origins.vector[key].feed
+    assert feed is not None
+    late = Message(b"a", b"late", 1, False, b"", None, None).named(key, 5)
+    feed.done, feed.outstanding = 10, [(5, 5)]
+    feed.window.top = 10
+    cluster.forwarder.log.keep(key, 5, late, None, taking.world.now)
+    release = cluster.gap_recovery.release
+    release.put_by(feed, HeldMessage(5, late, None, late=True))
+    feed.settled = 10
+    assert taking.finish() == [b"late"]
+    release.begin(feed, taking.world.now)
+    taking.world.settle()
+    assert not taking.client.payloads()
+    assert not feed.outstanding
 
 
 @pytest.mark.parametrize(
