@@ -15,11 +15,13 @@ repaired tree carries messages. (`--routing topic`, the default of brokers, meas
 messages go from broker to broker and past the root.)
 
 With `--sessions N` each broker has a standby (`replicas: 1`), and what a round measures is how fast
-the sessions of a broker that is killed go on at the others:
+the sessions of a broker go on at the others when it dies (kill -9) or hangs (SIGSTOP; as if it was
+cut off). All its clients come to the others in that moment. From then on:
 
-* connack: from kill -9 of the broker, at which all clients come to the others at once, until each
-  has its CONNACK, with Session Present 1 (the others notice a kill within some ms);
-* queued: until all have the messages that were queued for them, half at QoS 1, half at QoS 2.
+* noticed: until no other broker has a link to it;
+* connack: until each client has its CONNACK, with Session Present 1;
+* queued: until all have the messages that were queued for them, half at QoS 1, half at QoS 2;
+* standbys: until each other broker has a standby, which has everything.
 """
 
 from __future__ import annotations
@@ -209,26 +211,50 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
-async def until_standbys(brokers: list[Broker]) -> None:
-    """Poll until each broker has a standby. Raises ConvergeError when one has none in time."""
+async def until_all(brokers: list[Broker], what: str, condition: Callable[[Any], bool]) -> float:
+    """Poll until the state of each broker meets a condition; return when it did (s, monotonic).
+    Raises ConvergeError, with `what` is missing, when one does not in time."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         states = [await ask(broker.admin) for broker in brokers]
-        if all(((state or {}).get("standby") or {}).get("id") for state in states):
-            return
-        await asyncio.sleep(0.05)
-    raise ConvergeError("a broker has no standby")
+        if all(state is not None and condition(state) for state in states):
+            return time.monotonic()
+        await asyncio.sleep(0.01)
+    raise ConvergeError(what)
+
+
+async def until_standbys(brokers: list[Broker], without: str = "") -> float:
+    """Poll until each broker has a standby, which is not the broker with the id `without`; return
+    when. Raises ConvergeError when one has none in time."""
+
+    def has(state: Any) -> bool:
+        return (state["standby"]["id"] or without) != without
+
+    return await until_all(brokers, "a broker has no standby", has)
 
 
 async def measure_sessions(
     count: int, number: int, routing: str, sessions: int, queued: int
 ) -> dict[str, float]:
     """Run the round `number` with `count` brokers and this `routing`, of which the first has
-    `sessions` with `queued` messages each; return what took how long (s)."""
+    `sessions` with `queued` messages each, and dies, then hangs; return what took how long (s)."""
+    result: dict[str, float] = {}
+    for how, fault in (("kill", signal.SIGKILL), ("hang", signal.SIGSTOP)):
+        took = await measure_fault(fault, count, f"{number}{how}", routing, sessions, queued)
+        result |= {f"{how}: {what}": seconds for what, seconds in took.items()}
+    return result
+
+
+async def measure_fault(
+    fault: signal.Signals, count: int, name: str, routing: str, sessions: int, queued: int
+) -> dict[str, float]:
+    """Start `count` brokers with this `routing`, of which the first has `sessions` with `queued`
+    messages each, and gets the signal `fault`; return what took how long (s). `name`: of the
+    cluster."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "replicas.yaml"
         config.write_text("federation: {replicas: 1}\n")
-        flags = ["--config", str(config), "--cluster", f"converge-{os.getpid()}-{number}"]
+        flags = ["--config", str(config), "--cluster", f"converge-{os.getpid()}-{name}"]
         flags += ["--routing", routing, "--log-level", "error"]
         brokers = [
             Broker(f"b{index}", None, *flags, "--data-dir", f"{folder}/b{index}")
@@ -239,33 +265,48 @@ async def measure_sessions(
                 broker.launch()
             await until_agreed(brokers)
             await until_standbys(brokers)
-            return await resume(brokers, [Sleeper(index) for index in range(sessions)], queued)
+            sleepers = [Sleeper(index) for index in range(sessions)]
+            return await resume(brokers, sleepers, queued, fault)
         finally:
             for broker in brokers:
                 broker.end(signal.SIGKILL)
 
 
-async def resume(brokers: list[Broker], sleepers: list[Sleeper], queued: int) -> dict[str, float]:
-    """Kill the first broker, which has these sessions, each with `queued` messages; return how long
-    they took to go on at the others (s)."""
+async def resume(
+    brokers: list[Broker], sleepers: list[Sleeper], queued: int, fault: signal.Signals
+) -> dict[str, float]:
+    """Send a signal to the first broker, which has these sessions, each with `queued` messages;
+    return how long they took to go on at the others (s)."""
     first, *others = brokers
     for at in range(0, len(sleepers), AT_ONCE):
         await asyncio.gather(*(s.subscribe(first.port) for s in sleepers[at : at + AT_ONCE]))
     await queue(others[0].port, sleepers, queued)
     await until_standbys(brokers)
+    state = await ask(first.admin)
+    gone = state["id"] if state is not None else ""
     since = time.monotonic()
-    first.signal(signal.SIGKILL)
+    first.signal(fault)
+    noticing = asyncio.ensure_future(
+        until_all(
+            others,
+            "the others have a link to it",
+            lambda state: all(link["peer"] != gone or not link["up"] for link in state["links"]),
+        )
+    )
     took = sorted(
         await asyncio.gather(
             *(s.resume(others[i % len(others)].port, since) for i, s in enumerate(sleepers))
         )
     )
     await until(lambda: all(s.came >= queued for s in sleepers), "all queued messages came")
+    came = time.monotonic()
     return {
+        "noticed": await noticing - since,
         "connack p50": took[len(took) // 2],
         "connack p99": took[len(took) * 99 // 100],
         "connack max": took[-1],
-        "queued": time.monotonic() - since,
+        "queued": came - since,
+        "standbys": await until_standbys(others, gone) - since,
     }
 
 
@@ -282,10 +323,15 @@ def report(results: list[dict[str, float]], failures: list[str], count: int, rou
         ("crash", "kill -9 of the root to the next message", 0.3),
     ]
     rows.append(("silence", "SIGSTOP of the root to the next message", 3.0))
-    rows.append(("connack p50", "kill -9 to CONNACK, Session Present 1: p50", 0.3))
-    rows.append(("connack p99", "... p99", 0.3))
-    rows.append(("connack max", "... longest", 1.0))
-    rows.append(("queued", "kill -9 to the last queued message", 10.0))
+    for how, notice in (("kill", 0.0), ("hang", 2.0)):
+        rows += [
+            (f"{how}: noticed", f"{how}: noticed by the others", notice + 0.1),
+            (f"{how}: connack p50", "... CONNACK, Session Present 1: p50", notice + 0.3),
+            (f"{how}: connack p99", "... p99", notice + 0.3),
+            (f"{how}: connack max", "... longest", notice + 1.0),
+            (f"{how}: queued", "... the last queued message", notice + 10.0),
+            (f"{how}: standbys", "... all others have standbys", notice + 10.0),
+        ]
     lines = [
         f"{count} brokers, routing {routing}, {len(results)} rounds, "
         f"{os.cpu_count()} cores; seconds",

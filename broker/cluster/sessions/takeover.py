@@ -359,28 +359,22 @@ class Takeover:
             self._step(pending, Input.SILENT, now)
 
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
-        """Whether a client has to wait for a holder that can be reached but is silent."""
-        longest = pending.began + TAKEOVER_MAX_S
-        if now >= longest:
+        """Whether a client has to wait for a holder that is silent."""
+        posted, holder, client_id = self._posted, pending.holder, pending.client_id
+        if now >= pending.began + TAKEOVER_MAX_S:
             return False
-        if not self._posted.lives(pending.holder):
-            # Its standby is about to be asked.
-            asking = pending.state is State.ASKING and not pending.parts.position
-            return asking and self._posted.holder(pending.holder) is not None
+        asking = pending.state is State.ASKING
+        if asking and posted.lives(posted.standby_of(holder)):
+            # If it hangs, its standby has the session, once that is noticed.
+            quiet = now - max(pending.heard, pending.since)
+            return quiet < self._node.config.link_timeout + STANDBY_S
+        if not posted.lives(holder) or not (asking or pending.state is State.RESTING):
+            return False
         # A standby that can be reached has the session, and many clients may come at once.
-        if pending.state is State.RESTING or not self._posted.has(
-            pending.holder, pending.client_id
-        ):
+        if not asking or not posted.has(holder, client_id):
             return True
-        if pending.state is not State.ASKING:
-            return False
-        link = self._links.get(pending.holder) or self._directory.link_to(pending.holder)
-        client_id = pending.client_id
-        if self._posted.lives(self._posted.standby_of(pending.holder)):
-            # If it does not run any more, that is noticed, and its standby has the session.
-            patience = self._node.config.link_timeout + STANDBY_S
-            return now < max(pending.heard, pending.since) + patience
-        older = client_id in self._node.sessions or len(self._posted.elsewhere(client_id)) > 1
+        link = self._links.get(holder) or self._directory.link_to(holder)
+        older = client_id in self._node.sessions or len(posted.elsewhere(client_id)) > 1
         return older or (link is not None and pending.slow(link.conn.last_heard))
 
     def _remove(self, pending: PendingTakeover) -> None:
