@@ -110,8 +110,6 @@ class Receipt:
     """Everything before this number was compared."""
     wipes: int = 0
     """How often its broker had lost its data when it sent the newest that came."""
-    ends: dict[int, int] = field(default_factory=dict)
-    """The newest that came of each broker that it was before."""
 
     def came(self, number: int) -> str:
         """One more message: `` (nothing special), `again`, `late` (behind one that was sent after
@@ -216,8 +214,7 @@ class Judge:
         receipt = ear.receipts[number]
         last = receipt.next - 1
         verdict = receipt.came(index)
-        if life >> WIPES > receipt.wipes:
-            receipt.ends[receipt.wipes], receipt.wipes = last, life >> WIPES
+        receipt.wipes = max(receipt.wipes, life >> WIPES)
         broker, wanted = self.publishers[number]
         if qos != wanted:
             self._break("another QoS", ear, number, f"{qos} instead of {wanted}")
@@ -234,9 +231,9 @@ class Judge:
                     number,
                     f"number {index} of life {life % (1 << WIPES)}, after {last}",
                 )
-        elif (wipes := life >> WIPES) < receipt.wipes and index > receipt.ends.get(wipes, -1):
-            # A broker without its data is another one: order is for what is of one of them.
-            receipt.ends[wipes] = index
+        elif life >> WIPES < receipt.wipes:
+            # A broker without its data is another one: order is for what is of one of them, and
+            # what its publisher repeats is of the next one.
             self.counts[ANOTHER] += 1
         elif ear.ordered:
             self.counts["out of order"] += 1
