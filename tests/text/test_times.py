@@ -281,7 +281,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.sessions.session_codec.LATEST": 10000000000.0,
     "mqttree.broker.cluster.sessions.session_parts.RESEND_PAUSE": 1.0,
     "mqttree.broker.cluster.sessions.session_parts.MAX_RESEND_PAUSE": 30.0,
-    "mqttree.broker.cluster.sessions.takeover.FETCH_S": 1.0,
+    "mqttree.broker.cluster.sessions.takeover.FETCH_S": 3.0,
     "mqttree.broker.cluster.sessions.takeover.FETCHING_S": 0.005,
     "mqttree.broker.cluster.sessions.takeover.WRITING_S": 0.002,
     "mqttree.broker.cluster.sharing.assignments.SWEEP_S": 0.25,

@@ -93,9 +93,10 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.ports import Newcomer
 
-FETCH_S, FETCHING_S = 1.0, 0.005
-"""s for which a client waits at most for messages of origins that its session lacks, and between
-two looks whether they have come."""
+FETCH_S, FETCHING_S = 3.0, 0.005
+"""s for which a client waits at most for messages of origins that its session lacks, as one that
+hangs is noticed in less, and between two looks whether they have come. What comes later is out of
+order."""
 WRITING_S = 0.002
 """s between two checks whether a session that is complete is durable."""
 SETTLE_S = 0.1
