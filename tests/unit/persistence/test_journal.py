@@ -266,7 +266,8 @@ def test_the_will_of_a_client_that_is_back_first_is_not_sent(
     world = Durable(discovery="multicast")
     world.connect("k", properties=properties, will=Will("will", b"gone", 1, False, None))
     again = world.again(1)
-    again.node.cluster.barrier._begins_until = again.now + 1.0
+    barrier = again.node.cluster.barrier
+    barrier._begins_until = barrier._admits_until = again.now + 1.0
     back = again.open()
     will = Will("will", b"gone again", 1, False, None)
     back.send(connect_packet("k", clean=False, properties=FOREVER, will=will))
