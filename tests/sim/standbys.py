@@ -67,13 +67,24 @@ class Standbys:
         """Watch a broker that has just been made."""
         node = host.running
         self._watch_images(node)
-        if not isinstance(node.journal, Journal) or node.images.stream is None:
+        if isinstance(node.journal, Journal):
+            disk = self.disks.get(host.index)
+            base = disk.files.image() if disk is not None and disk.files.segments else None
+            self._watch_journal(node, node.journal, base)
             return
-        disk = self.disks.get(host.index)
-        base = disk.files.image() if disk is not None and disk.files.segments else None
+        attach = node.attach_journal
+
+        def attached(journal: Journal) -> None:
+            """The first neighbour is there."""
+            attach(journal)
+            self._watch_journal(node, journal, None)
+
+        node.attach_journal = attached  # type: ignore[method-assign]
+
+    def _watch_journal(self, node: Node, journal: Journal, base: Image | None) -> None:
         owner = self.owners[node.config.id, node.config.boot] = Owner(node, base)
-        self._watch_frames(node.journal, owner)
-        self._watch_gate(node, node.journal)
+        self._watch_frames(journal, owner)
+        self._watch_gate(node, journal)
 
     def _watch_frames(self, journal: Journal, owner: Owner) -> None:
         frames = journal.frames
