@@ -11,14 +11,18 @@ from mqttree.broker.base.counters import Counters
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import (
     NEVER,
+    VOID,
     LogEntry,
     ReplayLog,
     in_order,
     lacked_parts,
 )
+from mqttree.broker.cluster.link.message_batch import MessageBatch
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.core.message import Message
 from mqttree.broker.limits import DEFAULTS, Limits
+from mqttree.routing.subscription_trie import SubscriptionTrie
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
@@ -143,3 +147,17 @@ def test_room_for_large_messages_can_be_taken_back(roomy: ReplayLog) -> None:
     assert roomy.size <= 10_000
     roomy.append(entry(KEYS[1], 5, size=5000), None)
     assert roomy.size <= 10_000
+
+
+def test_what_is_void_keeps_its_numbers_and_reaches_no_client() -> None:
+    packet = Message(b"t", b"payload", 2, False, b"", None, None).packet(4, 2, False, 1)
+    data = MessageBatch(KEYS[0], 7, packet * 3, 3, 4, 2).encode()
+    void = LogEntry(KEYS[0], 7, 3, data, 1.0)
+    void.void()
+    assert [number for number, _ in void.messages()] == [7, 8, 9]
+    assert list(void.topics()) == [VOID] * 3
+    assert (void.qos, void.size, void.kept()) == (2, len(data), void.data(2.0))
+    trie: SubscriptionTrie[str] = SubscriptionTrie()
+    for wildcard in ("#", "+", "+/#"):
+        trie.insert(wildcard, wildcard, wildcard)
+    assert not list(trie.match(VOID.decode()))
