@@ -325,6 +325,7 @@ class SimClient:
             and self.host.alive
             and self.life[1] not in self.host.left
             and not self.doubt
+            and not self._stale()
         ):
             self.errors.append(
                 f"closed by a living broker: {reason} "
@@ -332,6 +333,11 @@ class SimClient:
             )
         self._down(reason)
         self.world.after(self.retry, self.connect)
+
+    def _stale(self) -> bool:
+        """Whether the broker has stood still, and our CONNECT may be as old as that."""
+        until = self.host.running.cluster.barrier.stale_until
+        return self.state == "connecting" and until > self.world.now - 1.0
 
     def _down(self, reason: str) -> None:
         self._untold |= self.state == "connecting"

@@ -54,10 +54,9 @@ class Refugee(Stayer):
         self.connect()
 
     def lost(self, reason: str) -> None:
-        """A broker that has been stopped closes connections whose CONNECT may be as old as that,
-        and after a split the client's connection on the other side may count as the newer one, as
+        """After a split the client's connection on the other side may count as the newer one, as
         clocks differ."""
-        if self.state == "connecting" or self.crossings:
+        if self.crossings:
             self._down(reason)
             self.world.after(self.retry, self.connect)
         else:

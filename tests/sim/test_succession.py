@@ -73,9 +73,9 @@ def claims_when_done(patch: Mutant) -> None:
 
 
 MUTANTS: list[tuple[Callable[[Mutant], None], int]] = [
-    (is_not_fenced, 0),
-    (does_not_doubt, 0),
-    (claims_when_done, 0),
+    (is_not_fenced, 2),
+    (does_not_doubt, 2),
+    (claims_when_done, 2),
 ]
 """Faults, each with a seed that shows it."""
 
