@@ -189,7 +189,8 @@ def _nothing() -> None:
 
 
 async def queue(port: int, sleepers: list[Sleeper], queued: int) -> None:
-    """Publish so many messages to each session, and return when all are acknowledged."""
+    """Publish `queued` messages to the session of each of `sleepers` at the broker at `port`;
+    return when all are acknowledged."""
     publisher = LoadClient("publisher", 5, ignore, _nothing)
     under_way: set[int] = set()
     publisher.accepted = under_way.discard
@@ -212,8 +213,8 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 async def until_all(brokers: list[Broker], what: str, condition: Callable[[Any], bool]) -> float:
-    """Poll until the state of each broker meets a condition; return when it did (s, monotonic).
-    Raises ConvergeError, with `what` is missing, when one does not in time."""
+    """Poll until the state of each of `brokers` meets a `condition`; return when it did (s,
+    monotonic). Raises ConvergeError, with `what` is missing, when one does not in time."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         states = [await ask(broker.admin) for broker in brokers]
@@ -275,8 +276,8 @@ async def measure_fault(
 async def resume(
     brokers: list[Broker], sleepers: list[Sleeper], queued: int, fault: signal.Signals
 ) -> dict[str, float]:
-    """Send a signal to the first broker, which has these sessions, each with `queued` messages;
-    return how long they took to go on at the others (s)."""
+    """Send the signal `fault` to the first of `brokers`, which has the sessions of `sleepers`, each
+    with `queued` messages; return how long they took to go on at the others (s)."""
     first, *others = brokers
     for at in range(0, len(sleepers), AT_ONCE):
         await asyncio.gather(*(s.subscribe(first.port) for s in sleepers[at : at + AT_ONCE]))

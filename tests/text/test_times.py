@@ -224,6 +224,18 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
     ): {
         "limits.suback_wait_s": 5.0,
     },
+    (
+        "has found no other one a second after its start",
+        "test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_comes",
+    ): {
+        "mqttree.broker.cluster.strategy.subscription_barrier.LINKED_S": 2.0,
+    },
+    (
+        "its clients find their sessions at any other broker",
+        "test_a_client_waits_for_a_standby_that_can_be_reached",
+    ): {
+        "mqttree.broker.cluster.sessions.takeover.NOTICE_S": 1.0,
+    },
 }
 
 GUARDED = {name: seconds for times in PROMISES.values() for name, seconds in times.items()}
