@@ -77,6 +77,10 @@ class Agenda:
                 call(stood, now)
         self._ran = now
 
+    def reads_late(self, now: float) -> None:
+        """Note that what has come while this broker did not run is read from `now` (s) on."""
+        self._late_until = now + self._late
+
     def stopped(self, now: float) -> float | None:
         """Return when (s) this broker stopped, if it did not run for a while and what it handles at
         `now` (s) may have been sent before that; else None."""

@@ -134,6 +134,7 @@ class Fencing:
         node = self._node
         self.doubts = False
         node.wills.waits = None
+        self._cluster.agenda.reads_late(node.now)
         self._cluster.barrier.closed = False
         self._cluster.answers.held = False
         self._cluster.resync.release(node.now)
@@ -209,7 +210,8 @@ class Fencing:
         self._frames.want_snapshot()
 
     def _carry_out(self, claim: Claim) -> None:
-        """Leave a session to the broker that has it now."""
+        """Leave a session to the broker that has it now. If it is still this broker's, its will was
+        published: a client that is connected has to say again that it is there."""
         client, stamp = claim
         node = self._node
         for waiting in self._wills:
@@ -219,19 +221,16 @@ class Fencing:
         if session is None or session.stamp > stamp:
             return
         session.will = None
-        if session.stamp == stamp:
-            # The session is this broker's, and its will was published.
-            if session.recorder is not None:
-                session.recorder.record_attributes()
-            return
-        self._cluster.clock.merge(stamp, node.now)
-        session.successor = max(session.successor, stamp)
+        why = "its will was published"
+        if session.stamp < stamp:
+            why = "its session has gone to another broker"
+            self._cluster.clock.merge(stamp, node.now)
+            session.successor = max(session.successor, stamp)
         if (conn := session.conn) is not None:
             node.counters.sessions_superseded += 1
-            name = shorten(session.client_id)
-            text = f"client {name} at {conn.peer} has gone to another broker; closed unread"
+            text = f"client {shorten(session.client_id)} at {conn.peer}: {why} meanwhile; closed"
             node.log_limit.line("info", "went elsewhere", conn.peer, text)
-            conn.abort("its session has gone to another broker")
+            conn.abort(why)
         elif session.recorder is not None:
             session.recorder.record_attributes()
 
