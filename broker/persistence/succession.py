@@ -208,7 +208,7 @@ class Succession:
                 return True
             found = self._find(asked) if asked.request in (TAKE, END) else None
             if found is None:
-                return False
+                return self._notices(asked)
             owner, recorded = found
             newest = recorded.head.stamp if lent is None else lent.export.stamp
             read = read_session(recorded, self._successors[owner].messages, now)
@@ -226,6 +226,17 @@ class Succession:
                 self._answer(asked, self._lend(asked, owner, recorded, read, now), now)
         else:
             self._answer(asked, lent, now)
+        return True
+
+    def _notices(self, asked: Asked) -> bool:
+        """Have a taker wait, if the broker of the session that it asks for may be about to be lost:
+        there is no path to it, and its link has not ended. Returns whether it does."""
+        here = asked.client_id in self._node.sessions or self._handover.given(asked.client_id)
+        reaches, lives = self._cluster.database.reaches, self._lives
+        ends = any(lives(owner) and not reaches(owner) for owner in self._images())
+        if asked.request != TAKE or here or not ends:
+            return False
+        self._handover.answer(asked, COMING)
         return True
 
     def _answer(self, asked: Asked, lent: Lent, now: float) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mqttree.broker.cluster.directory.link_state_directory import STANDBY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
-from mqttree.broker.persistence.records import EntryRecord, encode_frame
-from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, lone
+from mqttree.broker.cluster.sessions.takeover_messages import (
+    COMING,
+    NOTHING,
+    SESSION_ANSWER,
+    SESSION_REQUEST,
+    TAKE,
+    encode_takeover,
+)
+from mqttree.broker.core.session_owner import ANONYMOUS
+from mqttree.broker.persistence.records import EntryRecord, encode_frame, encode_shared
+from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, lone, routed
 
 MESSAGES = 2_000
 
@@ -32,3 +43,20 @@ def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
     log = world.node.cluster.forwarder.log
     assert 0 < world.most(1.0, lambda: len(log)) < MESSAGES / 4
     assert client.payloads() == [b"%d" % number for number in range(1, MESSAGES, 2)]
+
+
+@pytest.mark.parametrize(("linked", "answer"), [(True, COMING), (False, NOTHING)])
+def test_a_taker_waits_until_the_standby_has_noticed_the_death(linked: bool, answer: int) -> None:
+    """It has heard of it before the link to the standby ended."""
+    world = lone()
+    owner, taker = Neighbour(world, 1), Neighbour(world, 2)
+    taker.child()
+    taker.post()
+    frame = encode_frame([encode_shared(bytes(40))], 1)
+    owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, frame))
+    if not linked:
+        world.node.connection_lost(owner.conn, "closed by peer", world.now)
+    request = encode_takeover(TAKE, 5 << 16, "k", bytes(4) + ANONYMOUS)
+    taker.send(routed(SESSION_REQUEST, request, sender=bid(2)))
+    world.advance(0.1)
+    assert [body[0] for body in taker.routed(SESSION_ANSWER)] == [answer]
