@@ -2,8 +2,8 @@
 they are back (docs/decisions/0063). Pure.
 
 A broker that only hung, or was cut off, has its sessions still, and clients may be connected to it.
-Its fence says which of them are somebody else's: those whose contents were sent to another broker.
-It is told again until the owner asks for nothing more, and again when a claim is added.
+Its fence says which of them are other brokers': those whose contents were sent away. It is told
+again until the owner asks for nothing more, and again when a claim is added.
 """
 
 from __future__ import annotations

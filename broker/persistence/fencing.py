@@ -160,8 +160,8 @@ class Fencing:
             if self.doubts and mine and self._asked == (sender, fence.epoch):
                 self._stream.cleared()
             return
-        *which, done = self._done.get(sender, (0, 0, 0))
-        if which != [fence.boot, fence.epoch]:
+        boot, epoch, done = self._done.get(sender, (0, 0, 0))
+        if (boot, epoch) != (fence.boot, fence.epoch):
             done = 0
             self._node.counters.fences += 1
             self._node.log("info", f"broker {sender.hex()} had this broker's sessions meanwhile")

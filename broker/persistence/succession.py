@@ -72,7 +72,7 @@ APART = 1 << 15
 """How far the packet identifiers of a session that is given away are from those of its broker."""
 
 SETTLING_S = 1.0
-"""s after a time in which this broker did not run, in which it takes nobody's place: it has yet to
+"""s after a time in which this broker did not run, in which it promotes no image: it has yet to
 hear who is there, and who has another standby by now."""
 
 WILL_WAIT_S = 2.0

@@ -121,13 +121,13 @@ def test_the_standby_publishes_the_wills_of_clients_that_do_not_return(
     assert len(listener.got) == (0 if returns and not stops else 1)
 
 
-def synced(seed: int, count: int = 3) -> tuple[World, Ledger, Host, Host]:
+def synced(seed: int, count: int = 3, routing: str = "flood") -> tuple[World, Ledger, Host, Host]:
     """A world in which each broker has a standby; returns the first one and its standby, too."""
     world = World(seed)
     disks: dict[int, Disk] = {}
     world.on_start.append(lambda host: disks[host.index].started())
     for _ in range(count):
-        host = world.add(discovery="multicast", replicas=1, standby_hosts="any")
+        host = world.add(discovery="multicast", replicas=1, routing=routing, standby_hosts="any")
         disks[host.index] = Disk(world, host, sync=False)
         host.start()
     world.run(4.0)
@@ -195,3 +195,33 @@ def test_one_broker_publishes_the_will_of_a_client_that_stays(seed: int, hangs: 
     device.cut()
     world.run(1.0)
     assert len(listener.got) == 1
+
+
+@pytest.mark.parametrize("voids", [True, False])
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+def test_what_never_left_a_broker_is_void_as_its_client_repeats_it_elsewhere(
+    routing: str, voids: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stops in the turn in which it is published."""
+    needs_python("voiding is left out to see that it matters")
+    if not voids:
+        monkeypatch.setattr(Fencing, "_void", lambda self, lsn, stamps: None)
+    world, ledger, owner, _ = synced(0, routing=routing)
+    others = [host for host in world.hosts if host is not owner]
+    publisher = Refugee(world, ledger, "p", owner, clean=False)
+    near = SimClient(world, ledger, "near", owner, clean=False, filters=[("t", 2)])
+    far = SimClient(world, ledger, "far", others[0], clean=False, filters=[("t", 2)])
+    near.doubt = True  # its connection may be closed
+    for client in (publisher, near, far):
+        client.connect()
+    world.run(2.2)
+    owner.pause_in_turn()
+    publisher.publish("t", 2)
+    world.run(0.5)
+    assert owner.paused
+    publisher.flee("hop")
+    world.run(3.5)
+    owner.resume()
+    world.run(6.0)
+    assert owner.running.counters.messages_voided == voids
+    assert [len(client.got) for client in (near, far)] == ([1, 1] if voids else [2, 2])
