@@ -79,11 +79,12 @@ class Fencing:
         self, node: JournalBroker, cluster: Cluster, stream: FencedStream, frames: WriteAheadLog
     ) -> None:
         """`node`, `cluster`: this broker; `stream`: its stream; `frames`: of its journal."""
-        self._frames = frames
-        self._voidable: deque[Published] = deque()
         self._node = node
         self._cluster = cluster
         self._stream = stream
+        self._frames = frames
+        # What may have to be void: what is not durable yet, the oldest first.
+        self._voidable: deque[Published] = deque()
         self._boot = node.config.boot
         self.doubts = False
         """Whether this broker is in doubt."""
@@ -95,6 +96,7 @@ class Fencing:
         self._done: dict[bytes, tuple[int, int, int]] = {}
 
     # ---------------------------------------------------------------- doubt
+
     def begin(self, standby: bytes, epoch: int) -> None:
         """Be in doubt, from now on, about what the broker `standby` has given away of the stream of
         this `epoch`. New clients are held as they are let in."""

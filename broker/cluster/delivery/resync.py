@@ -225,7 +225,8 @@ class Resync:
 
     def hold(self) -> None:
         """Replay nothing before `release`."""
-        self._held = []
+        if self._held is None:
+            self._held = []
 
     def release(self, now: float) -> None:
         """Go on with what was to be replayed meanwhile. `now`: s."""
