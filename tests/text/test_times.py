@@ -201,7 +201,7 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
         "mqttree.broker.persistence.fencing.DOUBT_S": 3.0,
     },
     (
-        "until that would be noticed",
+        "until it is noticed that the broker hangs",
         "test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on",
     ): {
         "mqttree.broker.cluster.sessions.takeover.STANDBY_S": 1.0,
@@ -229,12 +229,6 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
         "test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_comes",
     ): {
         "mqttree.broker.cluster.strategy.subscription_barrier.LINKED_S": 2.0,
-    },
-    (
-        "its clients find their sessions at any other broker",
-        "test_a_client_waits_for_a_standby_that_can_be_reached",
-    ): {
-        "mqttree.broker.cluster.sessions.takeover.NOTICE_S": 1.0,
     },
 }
 
