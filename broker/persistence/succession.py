@@ -45,7 +45,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     NEWER,
     NOTHING,
     REST,
-    STANDS_IN,
     TAKE,
     encode_rest,
 )
@@ -247,7 +246,7 @@ class Succession:
             self._claim(lent.owner, lent.client)
             handover.answer(asked, ENDED)
         elif asked.request in (TAKE, REST):
-            handover.send(asked, export, now, STANDS_IN)
+            handover.send(asked, export, now)
 
     def _find(self, asked: Asked) -> tuple[bytes, RecordedSession] | None:
         """Return the newest session of a client in the images of brokers that cannot be reached, if

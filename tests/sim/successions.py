@@ -55,8 +55,9 @@ class Refugee(Stayer):
 
     def lost(self, reason: str) -> None:
         """After a split the client's connection on the other side may count as the newer one, as
-        clocks differ."""
-        if self.crossings:
+        clocks differ, and its will may have been published there: then its broker closes this
+        one."""
+        if self.crossings or self.will is not None:
             self._down(reason)
             self.world.after(self.retry, self.connect)
         else:

@@ -437,14 +437,12 @@ class Handover:
     def _send(self, asked: Asked, now: float) -> None:
         self.send(asked, self._exports[asked.client_id], now)
 
-    def send(
-        self, asked: Asked, export: PendingHandover, now: float, stands_in: bytes = b""
-    ) -> None:
+    def send(self, asked: Asked, export: PendingHandover, now: float) -> None:
         """Answer a request (`asked`) for parts of a session (`export`), and send those that are due
-        at `now` (s). `stands_in`: STANDS_IN if its broker is gone."""
+        at `now` (s)."""
         export.at = now
         data = export.rest if asked.request == REST else export.data
-        self.answer(asked, COMING, stands_in)
+        self.answer(asked, COMING)
         self._send_parts(export, asked.client_id, asked.request, data or b"", asked.position, now)
 
     def _send_first(self, asked: Asked, now: float) -> None:

@@ -163,7 +163,6 @@ class PendingTakeover:
         "session",
         "since",
         "stamp",
-        "stands_in",
         "start",
         "state",
         "taken",
@@ -195,8 +194,6 @@ class PendingTakeover:
         # s of silence, twice, after which the holder is asked again.
         self.patience = RETRY
         self.lost_at = 0.0  # s; since when the holder cannot be reached, 0.0: it can be
-        # Whether the holder is the standby of a broker that is gone.
-        self.stands_in = False
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says

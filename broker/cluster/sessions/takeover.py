@@ -66,7 +66,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     SESSION_ENDED,
     SESSION_PART,
     SESSION_REQUEST,
-    STANDS_IN,
     TAKE,
     decode_rest,
     decode_takeover,
@@ -419,8 +418,6 @@ class Takeover:
             return
         pending.heard = now
         given = ANSWERS.get(answer)
-        if given is Input.COMING:
-            pending.stands_in = rest == STANDS_IN
         if given is Input.MOVED:
             if len(rest) == 8 and rest != self._own and pending.hops < MAX_HOPS:
                 pending.elsewhere = rest
@@ -498,9 +495,7 @@ class Takeover:
         """Wait until messages have reached the holder that were sent before all brokers knew of the
         session's filters here."""
         self._restoration.begin(pending, self._barrier.last_before)
-        # To a broker that is gone, nothing more comes.
-        settle = 0.0 if pending.stands_in else SETTLE_S
-        self._node.timers.schedule(now + settle, lambda at: self._settled(pending, at))
+        self._node.timers.schedule(now + SETTLE_S, lambda at: self._settled(pending, at))
 
     def _settled(self, pending: PendingTakeover, now: float) -> None:
         if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:

@@ -4,7 +4,7 @@
              from where on, digest of its user (8), with REST and MERGE the vector of what has to
              have come to the session before it is encoded
     answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id
-             of the broker that has it (its own: begin again), with COMING nothing or STANDS_IN
+             of the broker that has it (its own: begin again)
     part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
              Of all parts together
              TAKE, MERGE: the session (`session_codec`);
@@ -35,9 +35,6 @@ TAKE, REST, DONE, MERGE, END = 1, 2, 3, 4, 5
 client (`merge`); END: the client begins a new one, so this one ends, with its will."""
 NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 """Answers. FOREIGN: the session is another user's."""
-STANDS_IN = b"\1"
-"""Follows COMING from the standby of a broker that is gone: nothing more comes to that session
-there."""
 
 _HEAD = struct.Struct(">BQH")
 

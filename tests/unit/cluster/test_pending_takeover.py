@@ -25,14 +25,12 @@ from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
 from mqttree.broker.cluster.sessions.takeover import SETTLE_S
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    COMING,
     ENDED,
     MOVED,
     REST,
     SESSION_ANSWER,
     SESSION_PART,
     SESSION_REQUEST,
-    STANDS_IN,
     TAKE,
     encode_takeover,
 )
@@ -177,14 +175,6 @@ def half_taken() -> Taking:
     while taking.pull.state is not State.RESTORING or subscribed(taking.world) < 20:
         taking.step()
     return taking
-
-
-def test_nothing_more_is_awaited_at_the_standby_of_a_broker_that_is_gone() -> None:
-    for rest, state in ((b"", State.SETTLING), (STANDS_IN, State.RESTING)):
-        taking = Taking(state_of(["a"], 1))
-        taking.say(SESSION_ANSWER, COMING, rest)
-        taking.world.advance(SETTLE_S / 2)
-        assert taking.pull.state is state
 
 
 def test_a_message_that_an_origin_sends_late_comes_once() -> None:
