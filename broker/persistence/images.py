@@ -58,7 +58,13 @@ class Images:
         self._untold: dict[StandbyImage, None] = {}
         self._posted = 0
         self._posting = False
-        self._succession = Succession(node, cluster, self.valid, lambda: self.doubts)
+        self._succession = Succession(
+            node,
+            cluster,
+            self.valid,
+            lambda: self.doubts,
+            self._drop,
+        )
         cluster.bus.receive(FENCE, self._fence_heard)
         cluster.directory.watch(STATE, self._entry_changed)
 
@@ -189,6 +195,10 @@ class Images:
             text = f"the image of {largest.link.title} is dropped: images may take {self._most:,} B"
             self._node.log_limit.line("warning", "images are full", largest.link.conn.peer, text)
             self._on(largest, Input.REFUSED)
+
+    def _drop(self, image: StandbyImage) -> None:
+        if image.key in self.images:
+            self._on(image, Input.DROPPED)
 
     def _on(self, image: StandbyImage, given: Input) -> None:
         action, image.state = transition(image.state, given)

@@ -77,6 +77,8 @@ hear who is there, and who has another standby by now."""
 WILL_WAIT_S = 2.0
 """s more for which its clients may connect elsewhere before their wills are published."""
 
+SWEEP_S = 60.0
+"""s between two looks for sessions that have expired."""
 
 READ_STEPS, ENTRY_STEPS, MESSAGE_STEPS = 3, 20, 10
 """Steps of a turn that reading the head of an entry costs, taking it, and each message in it."""
@@ -140,14 +142,16 @@ class Succession:
         cluster: Cluster,
         images: Callable[[], dict[bytes, StandbyImage]],
         stands_back: Callable[[], bool],
+        drop: Callable[[StandbyImage], None],
     ) -> None:
         """`node`, `cluster`: this broker; `images`: returns the images that are complete, by the
-        ids of their owners; `stands_back`: whether this broker is in doubt about its own
-        sessions."""
+        ids of their owners; `stands_back`: whether this broker is in doubt about its own sessions;
+        `drop`: drops an image."""
         self._node = node
         self._cluster = cluster
         self._images = images
         self._in_doubt = stands_back
+        self._drop = drop
         self._settled_at = 0.0
         self.fences = Fences(node, cluster, images)
         """What the owners have to hear."""
@@ -294,6 +298,7 @@ class Succession:
             wall = self._cluster.clock.physical(now)
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
+            self._sweep_later(owner, standby_image, successor)
             self._node.turns.go(
                 chain(
                     self._taking_messages(successor, owner),
@@ -302,6 +307,24 @@ class Succession:
                 lambda: self._successors.get(owner) is not successor,
             )
         return successor
+
+    def _sweep_later(self, owner: bytes, standby_image: StandbyImage, successor: Successor) -> None:
+        """Drop the sessions of an image that have expired, now and then, and at last the image."""
+
+        def sweep(now: float) -> None:
+            if self._successors.get(owner) is not successor:
+                return
+            image = successor.image
+            for number, recorded in list(image.sessions.items()):
+                if self._has_expired(recorded, image):
+                    del image.sessions[number]
+            if image.sessions:
+                self._node.timers.schedule(now + SWEEP_S, sweep)
+            else:
+                del self._successors[owner]
+                self._drop(standby_image)
+
+        self._node.timers.schedule(self._node.now + SWEEP_S, sweep)
 
     def _taking_messages(self, successor: Successor, owner: bytes) -> Iterator[int]:
         """Take, in steps, the messages of the broker `owner` that have not been here."""

@@ -236,6 +236,7 @@ GUARDED = {name: seconds for times in PROMISES.values() for name, seconds in tim
 
 PACES: dict[str, Any] = {
     "settings.discovery_time": 0.3,
+    "mqttree.broker.persistence.succession.SWEEP_S": 60.0,
     "settings.beacon": 5.0,
     "settings.dial_patience": 0.3,
     "settings.dial_timeout": 5.0,

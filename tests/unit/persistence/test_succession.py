@@ -17,6 +17,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.core.session_owner import ANONYMOUS
 from mqttree.broker.persistence.records import EntryRecord, encode_frame, encode_shared
+from mqttree.broker.persistence.succession import SWEEP_S
 from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, lone, routed
 
 MESSAGES = 2_000
@@ -43,6 +44,10 @@ def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
     log = world.node.cluster.forwarder.log
     assert 0 < world.most(1.0, lambda: len(log)) < MESSAGES / 4
     assert client.payloads() == [b"%d" % number for number in range(1, MESSAGES, 2)]
+    # It has no session that a client could ask for.
+    assert world.node.images.size
+    world.advance(SWEEP_S + 1.0)
+    assert not world.node.images.size
 
 
 @pytest.mark.parametrize(("linked", "answer"), [(True, COMING), (False, NOTHING)])
