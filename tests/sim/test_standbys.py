@@ -17,8 +17,13 @@ from mqttree.broker.persistence.images import StandbyImage
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.stream import NEVER, Stream, Target
 from tests.kit.core import needs_python
+from tests.sim import world
+from tests.sim.devices import run_devices
 from tests.sim.mutants import Mutant
+from tests.sim.outages import run_outage
+from tests.sim.schedule import Result, run_seed
 from tests.sim.standbys import StandbySchedule, run_standbys
+from tests.sim.strains import run_strain
 
 SEEDS = int(os.environ.get("SEEDS", "8"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -32,6 +37,20 @@ def python() -> None:
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_output_waits_for_standbys_and_images_are_right(seed: int) -> None:
     assert run_standbys(seed).violations == []
+
+
+@pytest.mark.parametrize(
+    ("run", "seed"),
+    [(run_seed, 90000), (run_strain, 70002)]
+    + [(run_outage, seed) for seed in (70000, 70001, 70002)]
+    + [(run_devices, seed) for seed in (80025, 80043)],
+)
+def test_other_schedules_hold_with_standbys(
+    run: Callable[[int], Result], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of 20 MB on slow links (70002), devices at a broker that is cut off (80025)."""
+    monkeypatch.setattr(world, "REPLICAS", 1)
+    assert run(seed).violations == []
 
 
 def test_schedules_compare_images_and_change_standbys() -> None:
