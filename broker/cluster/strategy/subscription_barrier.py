@@ -241,10 +241,11 @@ class SubscriptionBarrier:
         return known and not self.closed
 
     def _has_directory(self) -> bool:
-        """Whether there are neighbours in the tree, and all that they have is here."""
-        database = self._directory.database
-        tree = [peer for peer, link in self._by_peer.items() if link.forwarding]
-        return bool(tree) and all(map(database.complete, tree)) and not database.lacks
+        """Whether all that neighbours in the tree have is here, and any is, if there are links."""
+        links, database = self._by_peer, self._directory.database
+        tree = [peer for peer, link in links.items() if link.forwarding]
+        told = all(map(database.complete, tree)) and (bool(tree) or not links)
+        return told and not database.lacks
 
     def _admit(self) -> Iterator[int]:
         """Let waiting clients in, in order."""

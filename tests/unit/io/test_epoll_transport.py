@@ -137,6 +137,9 @@ class Recorder:
         self.on_writable: Callable[[Conn], None] = lambda conn: None
         self._busy = False
 
+    def on_resumed(self, now: float) -> None:
+        pass
+
     def inside(self) -> Recorder:
         return self
 
