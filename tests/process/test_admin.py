@@ -21,7 +21,6 @@ from mqttree.broker.io.http_request import parse_request
 from mqttree.broker.io.readiness import Readiness
 from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.journal import Journal
-from mqttree.broker.persistence.journal_states import State
 from tests.kit.admin_server import AdminServer
 from tests.kit.core import needs_python
 from tests.kit.waiting import PATIENCE
@@ -62,7 +61,7 @@ async def test_the_broker_is_ready_only_when_clients_should_come(server: AdminSe
     assert await server.get("/readyz") == (200, "ready\n")
     journal = Journal(node, node.cluster, node.absent_members, sync=False)
     node.attach_journal(journal)
-    journal.frames.state = State.FAILED
+    journal.frames.healthy = False
     assert await server.get("/readyz") == (503, "the journal is not written\n")
     node.journal = NullJournal()
     server.admin.readiness = Readiness(node, 2)
