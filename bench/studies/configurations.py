@@ -50,14 +50,14 @@ def mqttree(program: str) -> Launches:
         f"{common} --listen 127.0.0.1:{{port}} --cluster {{pair}} --name {{name}}"
         " --discovery static --seed 127.0.0.1:{peer_port}"
     )
-    replicated = Launch(f"{hop.command} -c {{config}}", "federation: {replicas: 1}\n")
+    unprotected = Launch(f"{hop.command} -c {{config}}", "federation: {replicas: 0}\n")
     return Launches(
         Launch(f"{common} --listen 127.0.0.1:{{port}} --discovery off"),
         Launch(configured, _MQTTREE_LISTENERS),
         {
             "hop": (hop, hop),
-            "pair": (hop, hop),
-            "standby": (replicated, replicated),
+            "pair": (unprotected, unprotected),
+            "standby": (hop, hop),
             "leg": (_NEIGHBOUR, Launch(configured, _MQTTREE_LEG)),
             "legout": (Launch(configured, _MQTTREE_LEG_OUT), _NEIGHBOUR),
             "legs": (_NEIGHBOUR, Launch(configured, _MQTTREE_LEGS), _NEIGHBOUR),

@@ -17,13 +17,13 @@ from mqttree.broker.persistence.images import StandbyImage
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.stream import NEVER, Stream, Target
 from tests.kit.core import needs_python
-from tests.sim import world
 from tests.sim.devices import run_devices
 from tests.sim.mutants import Mutant
 from tests.sim.outages import run_outage
 from tests.sim.schedule import Result, run_seed
 from tests.sim.standbys import StandbySchedule, run_standbys
 from tests.sim.strains import run_strain
+from tests.sim.world import World
 
 SEEDS = int(os.environ.get("SEEDS", "8"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -49,7 +49,7 @@ def test_other_schedules_hold_with_standbys(
     run: Callable[[int], Result], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages of 20 MB on slow links (70002), devices at a broker that is cut off (80025)."""
-    monkeypatch.setattr(world, "REPLICAS", 1)
+    monkeypatch.setattr(World, "replicas", 1)
     assert run(seed).violations == []
 
 

@@ -601,8 +601,10 @@ class World:
 
     # ---- hosts
 
+    replicas = REPLICAS
+
     def add(self, **config: Any) -> Host:
-        host = Host(self, len(self.hosts), **{"replicas": REPLICAS, **config})
+        host = Host(self, len(self.hosts), **{"replicas": self.replicas, **config})
         self.hosts.append(host)
         return host
 
