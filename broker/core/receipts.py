@@ -56,7 +56,7 @@ class Receipts:
         return self._noted.get(origin, 0) >= number
 
     def flush(self) -> None:
-        """Have what was added recorded: another record of a session follows."""
+        """Have what was added recorded: another record of a session follows, or the turn ends."""
         if self.items:
             items, self.items = self.items, []
             self._record(self.origin, self.first, items)
@@ -66,6 +66,4 @@ class Receipts:
         self.number = 0
         if self._noted:
             self._noted.clear()
-        if self.items:
-            items, self.items = self.items, []
-            self._record(self.origin, self.first, items)
+        self.flush()

@@ -31,7 +31,7 @@ _STAMP = struct.Struct(">Q")
 
 Claim = tuple[bytes, int]
 """A client id, and the stamp of the connection that has its session; that of the session itself:
-its will was published, and nothing else."""
+its will was published."""
 
 
 class AskFence(NamedTuple):
