@@ -53,20 +53,20 @@ class Transport(Protocol):
 
 
 class Nowhere:
-    """The transport of a connection that its peer has closed while a packet waited for an answer:
-    what came before the end is still handled (`Node.connection_lost`)."""
+    """The transport of a connection without a peer: one that was closed while a packet waited for
+    an answer, as what came before the end is still handled (`Node.connection_lost`), or one that
+    stands for a client that is away."""
 
-    __slots__ = ("_conn",)
+    __slots__ = ("conn",)
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    conn: Connection
 
     def write(self, data: bytes) -> None:
         """Drop it: there is no peer any more."""
 
     def close(self) -> None:
         """Close a moment later: the caller may be in the middle of handling a packet."""
-        conn, node = self._conn, self._conn.node
+        conn, node = self.conn, self.conn.node
         node.timers.schedule(
             node.now, lambda now: node.connection_registry.on_closed(conn, conn.ended, now)
         )
@@ -368,7 +368,8 @@ class Connection:
         handled all the same. Raises ImpossibleInputError if no packet waits."""
         self._on(Input.PEER_GONE)
         self.ended = reason
-        self.transport = Nowhere(self)
+        self.transport = nowhere = Nowhere()
+        nowhere.conn = self
         self.backlog.clear()
         self.backlog_bytes = 0
 

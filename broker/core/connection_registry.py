@@ -10,6 +10,7 @@ from mqttree.broker.base.timer_wheel import TimerWheel
 from mqttree.broker.core import unsent
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connect import ConnectHandshake
+from mqttree.broker.core.connection import Nowhere
 from mqttree.broker.core.connection_states import State
 from mqttree.broker.core.core_broker import CoreBroker
 
@@ -90,6 +91,13 @@ class ConnectionRegistry:
             conn.owner = handshake = self._greet(conn)
             handshake.timer = self._handshakes.add(handshake, now + broker.config.connect_timeout)
         return conn
+
+    def without_peer(self, listener: str) -> Connection:
+        """Return a connection in the place of that of a client that is away. `listener`: the name
+        of the one over which it came last."""
+        nowhere = Nowhere()
+        nowhere.conn = self._open("in", "-", listener, nowhere, self._broker.now)
+        return nowhere.conn
 
     def handshake_over(self, handshake: ConnectHandshake) -> None:
         """Note that a connection's CONNECT was accepted or refused, or that it is gone."""

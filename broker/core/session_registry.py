@@ -47,13 +47,14 @@ class SessionRegistry:
         """Return a new session, which is not registered yet."""
         return Session(self._broker, client_id)
 
-    def expire_later(self, session: Session) -> None:
-        """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
+    def expire_later(self, session: Session, away: float = 0.0) -> None:
+        """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23). `away`:
+        for how long its client has been away (s)."""
         broker = self._broker
         broker.journal.make_durable(session)
         if session.expiry != NEVER:
             session.expiry_timer = broker.timers.schedule(
-                broker.now + session.expiry, lambda now: self.expire(session)
+                broker.now + session.expiry - away, lambda now: self.expire(session)
             )
 
     def expire(self, session: Session) -> None:

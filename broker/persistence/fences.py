@@ -42,6 +42,8 @@ class Fence:
         """`boot`: of the owner; `epoch`: of the stream; `lsn`: of the image's last frame."""
         self.boot, self.epoch, self.lsn = boot, epoch, lsn
         self.claims: list[Claim] = []
+        self.adopted: set[bytes] = set()
+        """Clients whose sessions are this broker's now, as their owner has not come back."""
         self.heard = -1
         """How many of these the owner has carried out; -1: it has not heard of the fence."""
         self.told_since = 0.0
@@ -86,6 +88,19 @@ class Fences:
         if fence is not None and (client, stamp) not in fence.claims[-AT_ONCE:]:
             fence.claims.append((client, stamp))
             self.reached(owner)
+
+    def adopted(self, owner: bytes, client: bytes) -> None:
+        """Note that the session of `client`, of the broker `owner`, is this broker's. It is claimed
+        when its client connects anywhere (`claim_adopted`)."""
+        if (fence := self._fences.get(owner)) is not None:
+            fence.adopted.add(client)
+
+    def claim_adopted(self, client: bytes, stamp: int, at: bytes) -> None:
+        """Claim the session of a `client` that has connected at the broker `at`, if it was adopted,
+        and if that is not its owner. `stamp`: of the connection."""
+        for owner, fence in self._fences.items():
+            if client in fence.adopted and owner != at:
+                self.claim(owner, client, stamp)
 
     def reached(self, owner: bytes) -> None:
         """Tell a broker what it has to know, if it can be reached."""

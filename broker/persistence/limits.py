@@ -45,3 +45,7 @@ class PersistenceLimits(ClusterLimits, kw_only=True):
     images_bytes: int = 1024 * 1024 * 1024
     """bytes of the frames of all images here, if there is no `memory_limit`; else they have a
     quarter of it. The largest is dropped first [images_dropped]."""
+
+    adoption_s: float = 2.0
+    """s after a promotion until the sessions of the image are adopted: their broker may be started
+    again by then, and most clients have connected elsewhere."""

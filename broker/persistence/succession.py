@@ -49,6 +49,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     encode_rest,
 )
 from mqttree.broker.core.session_owner import digest
+from mqttree.broker.persistence.adoption import Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
 from mqttree.broker.persistence.recorded_states import ReadSession, RecordedMessages, read_session
@@ -181,6 +182,20 @@ class Succession:
         if seconds >= self._node.config.link_timeout / 2:
             self._settled_at = now + SETTLING_S
 
+    def has(self, client_id: str) -> bool:
+        """Whether a session of `client_id` is here, of a broker that cannot be reached, or may
+        be."""
+        client = client_id.encode()
+        return any(
+            owner not in self._successors or client in self._successors[owner].sessions
+            for owner in self._images()
+            if not self._lives(owner)
+        )
+
+    def on_client_connected(self, client_id: str, stamp: int) -> None:
+        """Note that a client has connected here (`stamp`: of the connection)."""
+        self.fences.claim_adopted(client_id.encode(), stamp, self._cluster.own.id)
+
     @property
     def doubts(self) -> bool:
         """Whether this broker does not know which of its own sessions its standby has given
@@ -204,6 +219,9 @@ class Succession:
         """Answer a request at `now` (s), if it is for a session of a broker that cannot be reached;
         returns whether it is."""
         answer = self._handover.answer
+        if asked.request in (TAKE, END):
+            client = asked.client_id.encode()
+            self.fences.claim_adopted(client, asked.stamp, asked.sender)
         lent = self._lent.get(asked.client_id)
         if lent is None or (lent.export.taker, lent.export.stamp) != (asked.sender, asked.stamp):
             if self._comes(asked):
@@ -213,9 +231,10 @@ class Succession:
             if found is None:
                 return self._notices(asked)
             owner, recorded = found
-            newest = recorded.head.stamp if lent is None else lent.export.stamp
+            # It is adopted with a stamp that is older by one.
+            newest = recorded.head.stamp - 1 if lent is None else lent.export.stamp
             read = read_session(recorded, self._successors[owner].messages, now)
-            if max(newest, recorded.head.stamp) > asked.stamp:
+            if newest > asked.stamp:
                 answer(asked, NEWER)
             elif read is None:
                 answer(asked, NOTHING)
@@ -299,6 +318,13 @@ class Succession:
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
             self._sweep_later(owner, standby_image, successor)
+            Adoption(
+                self._node,
+                self._cluster,
+                image,
+                waits=lambda: self._stands_back,
+                over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
+            )
             self._node.turns.go(
                 chain(
                     self._taking_messages(successor, owner),
@@ -383,7 +409,10 @@ class Succession:
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, seen, len(state.items), now)
         export.data, export.rest = encode_state(state, now), encode_rest(seen)
-        self.fences.claim(owner, recorded.head.client_id, asked.stamp)
+        if asked.stamp < recorded.head.stamp:
+            self.fences.adopted(owner, recorded.head.client_id)
+        else:
+            self.fences.claim(owner, recorded.head.client_id, asked.stamp)
         lent = self._lent[asked.client_id] = Lent(owner, recorded.head.client_id, export)
         self._forget_later(asked.client_id, lent, now)
         return lent
@@ -411,7 +440,7 @@ class Succession:
 
         def may() -> bool:
             lent = self._lent.get(head.client_id.decode(errors="replace"))
-            if lent is not None and lent.owner == owner:  # its client is back
+            if lent is not None and lent.export.stamp > head.stamp:  # its client is back
                 return False
             if self._successors.get(owner) is not successor or self._lives(owner):
                 return False

@@ -7,6 +7,7 @@ import os
 import random
 from typing import Any
 
+from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.stream_states import State
 from tests.kit.journal_harness import Files
 from tests.sim.clients import Ledger, Sent, matches
@@ -90,6 +91,8 @@ class Succession:
         self.seed, self.kind = seed, kind
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
         self.world = World(seed)
+        if seed % 2:  # while clients come, and brokers return
+            self.world.limits = Limits(adoption_s=0.5)
         self.world.verbose = int(os.environ.get("VERBOSE", "0"))
         self.ledger = Ledger()
         self.disks: dict[int, Disk] = {}

@@ -22,6 +22,7 @@ from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
 from tests.sim.mutants import Mutant
 from tests.sim.successions import Refugee, kill, play
+from tests.sim.test_durability import check, check_order
 from tests.sim.world import Host, World
 
 SEEDS = int(os.environ.get("SEEDS", "0"))
@@ -226,3 +227,38 @@ def test_what_never_left_a_broker_is_void_as_its_client_repeats_it_elsewhere(
     world.run(6.0)
     assert owner.running.counters.messages_voided == voids
     assert [len(client.got) for client in (near, far)] == ([1, 1] if voids else [2, 2])
+
+
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("seed", range(2))
+def test_sessions_of_absent_clients_outlive_one_broker_after_the_other(
+    seed: int, routing: str
+) -> None:
+    """Their broker dies, then its standby, then the one that was the standby's."""
+    world, ledger, owner, _ = synced(seed, 4, routing)
+    absent = Refugee(world, ledger, "absent", owner, clean=False, filters=[("t", 2)])
+    publisher = Refugee(world, ledger, "p", owner, clean=False)
+    absent.connect()
+    publisher.connect()
+    world.run(1.0)
+    absent.leave_for(1e6)
+    for _ in range(3):
+        for _ in range(5):
+            publisher.publish("t", 2)
+        world.run(1.0)
+        holder = max(
+            (host for host in world.alive() if "absent" in host.running.sessions),
+            key=lambda host: host.running.sessions["absent"].stamp,
+        )
+        kill(world, holder, reset=True)
+        assert not holder.alive
+        world.run(world.limits.adoption_s + 4.0)
+    [last] = world.alive()
+    absent.host = last
+    absent.connect()
+    world.run(3.0)
+    assert absent.session == 1
+    check(world, ledger, absent)
+    check_order(world, ledger, absent)
+    assert not world.violations
+    assert len(absent.got) == 15

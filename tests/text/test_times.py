@@ -320,6 +320,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.persistence.write_ahead_log.SHORT_STEP_PAUSE": 0.001,
     "mqttree.broker.persistence.write_ahead_log.RETRY": 1.0,
     "mqttree.broker.persistence.images.POST_INTERVAL_S": 10.0,
+    "limits.adoption_s": 2.0,
     "mqttree.broker.persistence.succession.PROMOTION_S": 0.1,
     "mqttree.broker.persistence.succession.WILL_WAIT_S": 2.0,
     "mqttree.broker.persistence.succession.SETTLING_S": 1.0,

@@ -315,6 +315,7 @@ class GapRecovery:
         )  # to all local subscribers
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), expected)
         if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
+            self._above.delivered_ranges.forget_paid(key)
             feed.add_outstanding(old)
             self._above.delivered_ranges.owe(session, key, old)
         if missing:

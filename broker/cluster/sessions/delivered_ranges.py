@@ -80,7 +80,8 @@ class DeliveredRanges:
         go without."""
         owed = self._owed.setdefault(key, {})
         if len(owed) >= self._limits.max_repeats and session not in owed:
-            self._forget_paid(key)
+            self.forget_paid(key)
+            owed = self._owed.get(key, {})
             if len(owed) >= self._limits.max_repeats:
                 self._counters.session_takeovers_uncertain += 1
                 return
@@ -113,18 +114,22 @@ class DeliveredRanges:
             return []
         return [] if window.feed is None else window.feed.outstanding
 
-    def forget_paid(self) -> None:
+    def forget_all_paid(self) -> None:
         """Forget debts that are paid. To be called now and then."""
         for key in list(self._owed):
-            self._forget_paid(key)
+            self.forget_paid(key)
 
-    def _forget_paid(self, key: bytes) -> None:
-        outstanding, owed = self.outstanding(key), self._owed[key]
-        for session, ranges in list(owed.items()):
-            if not intersect(ranges, outstanding):
-                del owed[session]
-        if not owed:
-            del self._owed[key]
+    def forget_paid(self, key: bytes) -> None:
+        """Forget debts that are paid: before numbers of the origin `key` are outstanding once
+        more, as another session lacks them."""
+        outstanding = self.outstanding(key)
+        owed = {
+            session: left
+            for session, ranges in self._owed.pop(key, {}).items()
+            if (left := intersect(ranges, outstanding))
+        }
+        if owed:
+            self._owed[key] = owed
 
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now

@@ -174,8 +174,11 @@ class Handover:
 
     # ---------------------------------------------------------------- local clients
 
-    def on_client_connected(self, client_id: str) -> None:
+    def on_client_connected(self, session: Session) -> None:
         """Note that a client has connected here: what was encoded before is dropped."""
+        client_id = session.client_id
+        if self.succession is not None:
+            self.succession.on_client_connected(client_id, session.stamp)
         export = self._exports.get(client_id) if self._exports else None
         if export is not None:
             self._happens(client_id, export.state, Input.CAME)
@@ -192,6 +195,10 @@ class Handover:
         """Return the stamp of the taker of a session, 0 when there is none."""
         export = self._exports.get(client_id) if self._exports else None
         return 0 if export is None else export.stamp
+
+    def is_successor_of(self, client_id: str) -> bool:
+        """Whether a session of a client may be here that is of a broker that cannot be reached."""
+        return self.succession is not None and self.succession.has(client_id)
 
     def given(self, client_id: str) -> Given | None:
         """Return the broker that has taken a session, until all brokers can find it there."""

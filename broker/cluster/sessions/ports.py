@@ -32,6 +32,13 @@ class Succession(Protocol):
         """Answer a request (`asked`) at `now` (s), if it is for a session of a broker that cannot
         be reached; returns whether it is."""
 
+    def has(self, client_id: str) -> bool:
+        """Whether a session of `client_id` is here, of a broker that cannot be reached, or may
+        be."""
+
+    def on_client_connected(self, client_id: str, stamp: int) -> None:
+        """Note that a client has connected here (`stamp`: of the connection)."""
+
     @property
     def doubts(self) -> bool:
         """Whether this broker does not know which of its own sessions its standby has given

@@ -63,7 +63,7 @@ class PostedSessions:
         """Post that a client is connected. `resumed`: its session existed before, here or at
         another broker."""
         if self.active:
-            self._handover.on_client_connected(session.client_id)
+            self._handover.on_client_connected(session)
             if not resumed and session.expiry and self.elsewhere(session.client_id, away=True):
                 # Its client may connect to an older session before they are merged: packet
                 # identifiers of that one must not be taken for this one's.
@@ -107,7 +107,13 @@ class PostedSessions:
             for broker_id, entry in entries_of(self._directory.database, client_id)
             if not entry.flags & GONE
         ]
-        there = [(broker_id, entry) for broker_id, entry in found if broker_id is not None]
+        own = self._directory.own_id
+        there = [
+            (broker_id, entry)
+            for broker_id, entry in found
+            if broker_id is not None
+            and (broker_id != own or self._handover.is_successor_of(client_id))
+        ]
         return there + self._handover.takers(client_id, self.lives)
 
     def holder(self, broker_id: bytes) -> bytes | None:

@@ -244,16 +244,34 @@ class Takeover:
                 ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
             return 0
-        pending = self._pending[client_id] = PendingTakeover(
-            handshake, client_id, stamp, newest[1], now
-        )
-        pending.conn.wait()
+        pending = self._begin(handshake, client_id, stamp, newest[1], now)
         if clean:
             self._step(pending, Input.CLEAN, now)
         else:
             self._ask(pending, now)
-        self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
         return 0
+
+    def _begin(
+        self, newcomer: Newcomer, client_id: str, stamp: int, holder: bytes, now: float
+    ) -> PendingTakeover:
+        pending = PendingTakeover(newcomer, client_id, stamp, holder, now)
+        self._pending[client_id] = pending
+        pending.conn.wait()
+        self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
+        return pending
+
+    def adopt(self, absentee: Newcomer, client_id: str, stamp: int, now: float) -> bool:
+        """Take the session of `client_id` from an image here (`persistence.adoption`), with this
+        `stamp`; `absentee` is in the place of the client. `now`: s. Returns False if there is
+        another session of it here, or on its way."""
+        if client_id in self._pending or client_id in self._node.sessions:
+            return False
+        self._ask(self._begin(absentee, client_id, stamp, self._own, now), now)
+        return True
+
+    def takes(self, client_id: str) -> bool:
+        """Whether the session of a client is on its way to here."""
+        return client_id in self._pending
 
     def route_changed(self, event: RouteChanged) -> None:
         """Go on with sessions of a broker that can be reached again, or no longer."""

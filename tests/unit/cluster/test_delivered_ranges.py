@@ -99,11 +99,11 @@ def test_messages_owed_to_one_session_go_to_no_other(lacked: Ranges, had: Ranges
     assert {int(payload) for session, payload in place.got if session is came} == set(
         range(1, 70)
     ) - members(had)
-    place.repeats.forget_paid()
+    place.repeats.forget_all_paid()
     assert place.repeats.owed(came) == {KEY: lacked}  # type: ignore[arg-type]
     place.window.feed.outstanding = []
     assert not place.repeats.owed(came)  # type: ignore[arg-type]
-    place.repeats.forget_paid()
+    place.repeats.forget_all_paid()
     assert not place.repeats.owed_of(KEY)
 
 
@@ -124,6 +124,18 @@ def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     seen[KEY].gaps = [(3, 6)]
     place.repeats.complete(seen, other)  # type: ignore[arg-type]
     assert (seen[KEY].top, seen[KEY].gaps) == (10, [])
+
+
+def test_a_debt_that_is_paid_is_none_again_when_another_session_lacks_the_same() -> None:
+    one, two = Session(), Session()
+    place = Place(one, two)
+    place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
+    place.window.feed.outstanding = [(5, 5)]
+    place.repeats.forget_paid(KEY)
+    place.window.feed.outstanding = [(3, 5)]
+    place.repeats.owe(two, KEY, [(3, 4)])  # type: ignore[arg-type]
+    assert place.repeats.owed(one) == {KEY: [(5, 5)]}  # type: ignore[arg-type]
+    assert place.repeats.owed(two) == {KEY: [(3, 4)]}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("passed", (False, True))
