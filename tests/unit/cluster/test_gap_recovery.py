@@ -253,6 +253,7 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
     feed = asking.feed
     asking.delivered_ranges.ranges_fetched_for_one_session = lambda key: merge(alone)
     asking.delivered_ranges.owe = lambda session, key, ranges: alone.extend(ranges)
+    asking.delivered_ranges.forget_paid = lambda key: None
     feed.done, feed.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(
