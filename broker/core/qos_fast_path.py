@@ -352,10 +352,10 @@ def _send(
         send_expiring(receivers, head, tail, message, client.conn)
     elif receipts is not None:
         gate = client.node.journal.lsn + 1 if head[0] & QOS_2 else 0
-        behind = send_recorded(receipts, receivers, head, tail, origin, sequence, gate)
-        if behind:
+        left = send_recorded(receipts, receivers, head, tail, origin, sequence, gate)
+        if left is not None:
             message = _message(client, head, tail).named(origin, sequence)
-            for receiver in receivers[-behind:]:
+            for receiver in left:
                 receiver.deliver(message, message.qos, False, b"", client.conn)
     else:
         for receiver in receivers:
@@ -489,25 +489,28 @@ def send_recorded(
     origin: bytes,
     sequence: int,
     gate: int,
-) -> int:
-    """Send a packet to sessions, and note that for those in the journal. Returns how many of them,
-    the last ones, have to get it in another way.
+) -> list[Session] | None:
+    """Send a packet to sessions, and note that for those in the journal. Returns those that have to
+    get it in another way, None: there are none.
 
     `receipts`: takes that; `receivers`: who gets the packet; `head`, `tail`, `origin`, `sequence`:
     as of `send_on`; `gate`: the frame that will have what is noted, which QoS 2 waits for; 0: none.
     """
-    place, left = -1, len(receivers)
+    place = -1
+    left: list[Session] | None = None
     for session in receivers:
         if not send_on(session, head, tail, origin, sequence):
-            return left
-        left -= 1
-        if (recorder := session.recorder) is not None:
+            if left is None:
+                left = [session]
+            else:
+                left.append(session)
+        elif (recorder := session.recorder) is not None:
             if place < 0:
                 place = receipts.place(origin, sequence)
             receipts.items.append(place | recorder.number << 16 | session.next_packet_id)
             if gate and session.conn is not None:
                 session.conn.gate = gate
-    return 0
+    return left
 
 
 def send_expiring(

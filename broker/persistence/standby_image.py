@@ -57,6 +57,11 @@ class StandbyImage:
         """Whether it is all that its owner had at the last frame."""
         return self.state in (State.VALID, State.PROMOTED)
 
+    def has(self, client: bytes) -> bool:
+        """Whether it is promoted, and has a session of a `client` that nobody has taken."""
+        sessions = self.contents.sessions.values() if self.state is State.PROMOTED else ()
+        return any(recorded.head.client_id == client for recorded in sessions)
+
     def promote(self) -> None:
         """Note that sessions may be given away from it: no frame changes it any more."""
         _, self.state = transition(self.state, Input.PROMOTED)

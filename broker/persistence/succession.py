@@ -251,15 +251,24 @@ class Succession:
         return True
 
     def _notices(self, asked: Asked) -> bool:
-        """Have a taker wait, if the broker of the session that it asks for may be about to be lost:
-        there is no path to it, and its link has not ended. Returns whether it does."""
+        """Have a taker wait, if the broker of the session that it asks for may be about to be lost,
+        as there is no path to it, and its link has not ended; or if it is back, and has not said
+        yet which sessions it has. Returns whether it does."""
         here = asked.client_id in self._node.sessions or self._handover.given(asked.client_id)
-        reaches, lives = self._cluster.database.reaches, self._lives
-        ends = any(lives(owner) and not reaches(owner) for owner in self._images())
-        if asked.request != TAKE or here or not ends:
+        if asked.request != TAKE or here:
             return False
-        self._handover.answer(asked, COMING)
-        return True
+        database, lives = self._cluster.database, self._lives
+        for owner, image in self._images().items():
+            if lives(owner) and (
+                not database.reaches(owner)
+                or (
+                    not posted_stamp(database, owner, asked.client_id)
+                    and image.has(asked.client_id.encode())
+                )
+            ):
+                self._handover.answer(asked, COMING)
+                return True
+        return False
 
     def _answer(self, asked: Asked, lent: Lent, now: float) -> None:
         """Answer the taker of a session."""

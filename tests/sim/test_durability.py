@@ -176,3 +176,33 @@ def test_killed_brokers_with_journals_lose_nothing(block: int) -> None:
         if violations:
             bad.append(seed)
     assert not bad
+
+
+@pytest.mark.parametrize("qos", (1, 2))
+def test_what_is_in_flight_is_recorded_behind_a_client_that_is_away(qos: int) -> None:
+    world, ledger = World(1), Ledger()
+    disks: dict[int, Disk] = {}
+    world.on_start.append(lambda host: disks[host.index].started())
+    for _ in range(2):
+        host = world.add(discovery="multicast", replicas=0)
+        disks[host.index] = Disk(world, host, sync=True)
+        host.start()
+    near, far = world.hosts
+    away, there = (
+        Stayer(world, ledger, name, far, clean=False, filters=[("t", qos)])
+        for name in ("away", "there")
+    )
+    publisher = SimClient(world, ledger, "p", near)
+    for client in (away, there, publisher):
+        client.connect()
+        world.run(1.0)
+    publisher.publish("t", qos)  # the route is made while both are there
+    world.run(1.0)
+    away.retry = 5.0
+    away.cut()
+    there.ack_delay = 10.0
+    publisher.publish("t", qos)
+    world.run(0.5)
+    sessions = disks[far.index].files.image().sessions.values()
+    found = {each.head.client_id: (len(each.queue), len(each.inflight)) for each in sessions}
+    assert found == {b"away": (1, 0), b"there": (0, 1)}

@@ -46,6 +46,13 @@ def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, ki
     assert not bad
 
 
+@pytest.mark.parametrize("seed", [3075, 3108])
+def test_sessions_go_on_when_a_broker_is_back_as_they_move(seed: int) -> None:
+    """A client comes as the broker of its session has started again, and posts its sessions; one
+    has messages in flight behind another one that is away."""
+    assert play(seed, "kills") == []
+
+
 def is_not_fenced(patch: Mutant) -> None:
     """A broker goes on with sessions that others have."""
     patch.setattr(Fencing, "_carry_out", lambda self, claim: None)

@@ -433,12 +433,13 @@ class IncomingBatches:
                 send_expiring(targets, head, tail, message, link.conn)
                 continue
             if receipts is not None:
-                behind = send_recorded(receipts, targets, head, tail, key, number, gate)
-                targets = targets[-behind:] if behind else ()
-            for session in targets:
-                if not send_on(session, head, tail, key, number):
-                    message = _message(batch, piece, now).named(key, number)
-                    link.arrival = (batch.key, message.topic, now)
+                left = send_recorded(receipts, targets, head, tail, key, number, gate)
+            else:
+                left = [each for each in targets if not send_on(each, head, tail, key, number)]
+            if left:
+                message = _message(batch, piece, now).named(key, number)
+                link.arrival = (batch.key, message.topic, now)
+                for session in left:
                     session.deliver(message, qos, False, b"", link.conn)
 
 
