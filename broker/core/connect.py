@@ -600,7 +600,8 @@ class ConnectHandshake(Owner):
         if node.config.redirect_clients and not (yield from self._check_placement(connect, answer)):
             return 0
         barrier = node.cluster.barrier
-        if not connect.clean_start and not barrier.admits(node.now, self.on_cluster_joined):
+        waits = barrier.closed or not connect.clean_start
+        if waits and not barrier.admits(node.now, self.on_cluster_joined):
             self.conn.wait()
             yield Wait.CLUSTER
             if not self._check_session(connect, answer):

@@ -250,6 +250,10 @@ class Barrier(Protocol):
         """Whether all brokers know of all that is wanted here."""
 
     @property
+    def closed(self) -> bool:
+        """Whether no client is let in, as sessions here may be other brokers' by now."""
+
+    @property
     def stale_until(self) -> float:
         """s; CONNECT packets that are read before may be as old as a stop of this broker, and their
         clients have connected elsewhere since."""

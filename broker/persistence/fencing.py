@@ -41,6 +41,9 @@ gone, too, or cut off."""
 NEVER = 1 << 62
 """More than any LSN."""
 
+LOOK_S = 0.02
+"""s between two looks whether neighbours have told their directories."""
+
 RESUMING_S = 0.1
 """s in which what has come while this broker stood still is read."""
 
@@ -130,11 +133,24 @@ class Fencing:
         self._node.timers.schedule(now + ASK_S, lambda at: self._ask(since, at))
 
     def end(self) -> None:
-        """Serve clients again."""
-        if not self.doubts:
-            return
+        """Serve clients again, as soon as neighbours have told which of them are elsewhere: what
+        waits in sockets here must not win over what they have written there."""
+        self._reopen(self._since, self._node.now)
+
+    def _reopen(self, since: float, now: float) -> None:
         node = self._node
+        if not self.doubts or since != self._since:
+            return
+        if now < since + DOUBT_S and not self._cluster.barrier.has_directory():
+            node.timers.schedule(now + LOOK_S, lambda at: self._reopen(since, at))
+            return
+        node.now = now
         self.doubts = False
+        for session in node.sessions.values():
+            if session.conn is not None:
+                newest = self._newest_elsewhere(session)
+                if newest > session.stamp:
+                    session.successor = max(session.successor, newest)
         node.wills.waits = None
         self._cluster.agenda.reads_late(node.now)
         self._cluster.barrier.closed = False
@@ -145,11 +161,15 @@ class Fencing:
         for session in wills:
             if session.will is None:
                 continue
-            others = entries_of(self._cluster.database, session.client_id)
-            if max((entry.stamp for _, entry in others), default=0) > session.stamp:
+            if self._newest_elsewhere(session) > session.stamp:
                 session.will = None
             else:
                 node.wills.send(session)
+
+    def _newest_elsewhere(self, session: Session) -> int:
+        """Return the stamp of the newest connection of a session's client at other brokers."""
+        others = entries_of(self._cluster.database, session.client_id)
+        return max((entry.stamp for _, entry in others), default=0)
 
     # ---------------------------------------------------------------- fences
 

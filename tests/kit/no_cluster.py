@@ -46,7 +46,9 @@ class NoCluster:
         needs_python("no class of a test is a compiled forwarder")
         self.forwarder = NoForwarder()
         stamps = count(1)
-        self.barrier = NoPart(known=True, stale_until=0.0, admits=says(True), expect=says(False))
+        self.barrier = NoPart(
+            known=True, closed=False, stale_until=0.0, admits=says(True), expect=says(False)
+        )
         self.replay_log = NoPart(size=0)
         self.remote_flow_control = NoPart(room=says(False))
         self.strategy = NoPart(brokers_wanting=says(()))

@@ -237,10 +237,10 @@ class SubscriptionBarrier:
         until = self._admits_until
         if until and self._by_peer:
             until += LINKED_S
-        known = now >= until or (self._begun(now) and self._has_directory())
+        known = now >= until or (self._begun(now) and self.has_directory())
         return known and not self.closed
 
-    def _has_directory(self) -> bool:
+    def has_directory(self) -> bool:
         """Whether all that neighbours in the tree have is here, and any is, if there are links."""
         links, database = self._by_peer, self._directory.database
         tree = [peer for peer, link in links.items() if link.forwarding]
