@@ -513,7 +513,10 @@ class Takeover:
         """Wait until messages have reached the holder that were sent before all brokers knew of the
         session's filters here."""
         self._restoration.begin(pending, self._barrier.last_before)
-        self._node.timers.schedule(now + SETTLE_S, lambda at: self._settled(pending, at))
+        # Nothing more comes to a broker that is gone.
+        comes = self._posted.has(pending.holder, pending.client_id)
+        settled = now + (SETTLE_S if comes else 0.0)
+        self._node.timers.schedule(settled, lambda at: self._settled(pending, at))
 
     def _settled(self, pending: PendingTakeover, now: float) -> None:
         if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:
