@@ -73,7 +73,7 @@ class Absentee:
         session = node.sessions.get(self.client_id)
         if session is None or session.stamp != stamp or session.conn is not None:
             return
-        session.listener, session.version = self.conn.listener or None, head.version
+        session.listener = self.conn.listener or None
         session.clean = head.flags & CLEAN != 0
         self._cluster.posted_sessions.post(session, True)
         node.session_registry.expire_later(session, self._away)

@@ -199,7 +199,7 @@ class Succession:
             host.pause()
         world.after(lasts, host.resume)
         if rng.random() < 0.4:
-            self._resume_when_lent(host, rng.uniform(0.0, 0.1))
+            self._resume_when_lent(host, rng.uniform(0.0, 0.02))
         mine = [c for c in (*self.clients, *self.publishers) if c.host is host]
         for client in mine:
             if rng.random() < 0.7:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.persistence.adoption import Absentee
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.fencing import Fencing
 from mqttree.broker.persistence.stream import Stream
@@ -243,15 +244,13 @@ def test_sessions_of_absent_clients_outlive_one_broker_after_the_other(
 ) -> None:
     """Their broker dies, then its standby, then the one that was the standby's."""
     world, ledger, owner, _ = synced(seed, 4, routing)
-    absent = Refugee(world, ledger, "absent", owner, clean=False, filters=[("t", 2)])
-    publisher = Refugee(world, ledger, "p", owner, clean=False)
+    absent = Refugee(world, ledger, "absent", owner, version=5, clean=False, filters=[("t", 2)])
+    publisher = Refugee(world, ledger, "p", owner, version=4, clean=False)
     absent.connect()
     publisher.connect()
     world.run(1.0)
     absent.leave_for(1e6)
     for _ in range(3):
-        for _ in range(5):
-            publisher.publish("t", 2)
         world.run(1.0)
         holder = max(
             (host for host in world.alive() if "absent" in host.running.sessions),
@@ -259,13 +258,43 @@ def test_sessions_of_absent_clients_outlive_one_broker_after_the_other(
         )
         kill(world, holder, reset=True)
         assert not holder.alive
-        world.run(world.limits.adoption_s + 4.0)
+        for _ in range(60):  # also while the session is adopted
+            world.run(0.1)
+            publisher.publish("t", 2)
     [last] = world.alive()
     absent.host = last
     absent.connect()
-    world.run(3.0)
+    world.run(1.0)
+    publisher.publish("t", 2)  # by a route that was made while it was away
+    world.run(2.0)
     assert absent.session == 1
     check(world, ledger, absent)
     check_order(world, ledger, absent)
     assert not world.violations
-    assert len(absent.got) == 15
+    assert len(absent.got) > 150
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_adopted_session_is_in_routes_as_its_client_speaks(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in those that are made while it is on its way."""
+    needs_python("a route is asked for in the middle of an adoption")
+    world, ledger, owner, standby = synced(0)
+    absent = Refugee(world, ledger, "c", owner, version=version, clean=False, filters=[("t", 1)])
+    absent.connect()
+    world.run(1.0)
+    absent.leave_for(1e6)
+    world.run(0.5)
+    kill(world, owner, reset=True)
+    routes, on_takeover = [], Absentee.on_takeover
+
+    def taken(self: Absentee, stamp: int, now: float) -> None:
+        routes.append(standby.running.dispatcher.route(b"t"))
+        on_takeover(self, stamp, now)
+
+    monkeypatch.setattr(Absentee, "on_takeover", taken)
+    world.run(4.0)
+    [route] = routes
+    session = standby.running.sessions["c"]
+    assert (route.raw5 if version == 5 else route.raw4) == (session,)

@@ -121,6 +121,7 @@ class SessionRestoration:
         if len(node.sessions) >= node.limits.max_sessions:
             return Input.COMPLETE
         session = pending.session = node.sessions[client_id] = node.session_registry.new(client_id)
+        session.version = connect.version  # ahead of routes that have it
         session.permissions = node.access_control.permissions(
             connect.username, client_id, pending.conn.listener
         )
