@@ -37,20 +37,19 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
+from mqttree.broker.cluster.sessions.image import Image
+from mqttree.broker.cluster.sessions.records import JournalError, encode_snapshot_end
 from mqttree.broker.config.data_dir import DataDir, check_file
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.limits import IoLimits
 from mqttree.broker.io.tail_writer import TailWriter
-from mqttree.broker.persistence.image import Image
-from mqttree.broker.persistence.records import (
+from mqttree.broker.persistence.frames import (
     HEADER_SIZE,
     Cut,
-    JournalError,
     decode_header,
     encode_frame,
     encode_header,
-    encode_snapshot_end,
     frame_within,
     is_full_snapshot,
     read_frames,

@@ -19,8 +19,8 @@ from pathlib import Path
 from mqttree.broker.config.data_dir import check_file
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
+from mqttree.broker.persistence.frames import Cut
 from mqttree.broker.persistence.log_tail import TailLoaded
-from mqttree.broker.persistence.records import Cut
 from mqttree.broker.persistence.tail_segment import read_frames
 
 TailEffect = TailWrite | TailRead | TailSync | TailDrop

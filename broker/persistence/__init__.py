@@ -48,15 +48,14 @@ as a failure.
 
 Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorder`,
 `entries`, `shared_records`; what becomes of it, `write_ahead_log`, `journal_states`,
-`output_gate`, `snapshot`; how it looks as bytes, `records`, `will_record`; what it adds up to,
-`image`; how a broker that starts gets that, `recovery`; messages for members that are away,
-`absent_members`, `log_tail`, `tail_segment`.
+`output_gate`, `snapshot`; how it looks as bytes, `frames`, `will_record`, and `records` of
+`cluster.sessions`; what it adds up to, `image` there; how a broker that starts gets that,
+`recovery`; messages for members that are away, `absent_members`, `log_tail`, `tail_segment`.
 
 A standby (docs/decisions/0062): `stream` sends the frames to a neighbour, which `standby_choice`
 chooses; its states are in `stream_states`. `images` are what this broker has of others, each a
 `standby_image`. `succession` gives the sessions in them away when their broker has died
 (docs/decisions/0063), `adoption` makes its own those that nobody has come for, and
-`orphaned_wills` publishes their wills. `fences` tells that broker what
-was given away, if it only hung, and `fencing` is what it does then. `recorded_states` reads a
-session, for both `recovery` and `succession`.
+`orphaned_wills` publishes their wills. `fences` tells that broker what was given away, if it only
+hung, and `fencing` is what it does then.
 """

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mqttree.broker.persistence.records import CLEAN, NAMED
+from mqttree.broker.cluster.sessions.records import CLEAN, NAMED
 from mqttree.broker.wire.packets import Connect
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
-    from mqttree.broker.persistence.image import Image
+    from mqttree.broker.cluster.sessions.image import Image
+    from mqttree.broker.cluster.sessions.records import SessionRecord
     from mqttree.broker.persistence.ports import JournalBroker
-    from mqttree.broker.persistence.records import SessionRecord
     from mqttree.broker.wire.constants import ReasonCode
 
 AT_A_TIME, PAUSE_S = 4, 0.1

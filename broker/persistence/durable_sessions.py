@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import vector_of
+from mqttree.broker.cluster.sessions.records import NEW, encode_end
 from mqttree.broker.core.delivery_queue import RELEASED
-from mqttree.broker.persistence.records import NEW, encode_end
 from mqttree.broker.persistence.session_recorder import SessionRecorder
 
 if TYPE_CHECKING:

@@ -7,19 +7,12 @@ ENTRY of that message. Indexes of origins are those of one segment.
 
 from __future__ import annotations
 
-from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.message_batch import encode_batch, encode_message
-from mqttree.broker.core.message import Stamp
-from mqttree.broker.core.receipts import Receipts
-from mqttree.broker.persistence.records import (
-    LOCAL,
-    encode_entry,
-    encode_got,
-    encode_origin,
-)
+from mqttree.broker.cluster.link.message_batch import encode_batch
+from mqttree.broker.cluster.sessions.records import encode_entry
+from mqttree.broker.cluster.sessions.session_records import SessionRecords, single
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
@@ -29,30 +22,22 @@ if TYPE_CHECKING:
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
-MOST_INDEXES: Final = 65_535
 
-NO_STAMP: Final = Stamp(0, 0)
-"""Of a message with RETAIN that was not published: the state of its topic."""
-
-
-class Entries:
-    """Records each message once in a segment."""
+class Entries(SessionRecords):
+    """Records each message of sessions once in a segment."""
 
     def __init__(
         self, host: JournalBroker, frames: WriteAheadLog, origins: Origins, lone: LoneNumbers
     ) -> None:
         """`host`: the broker; `frames`: takes the records; `origins`, `lone`: have the numbers of
         what is published here, the latter while no other broker is known."""
+        super().__init__(frames.record)
         self._host = host
         self._frames = frames
         self._origins = origins
         self._lone = lone
-        self.receipts = Receipts(self._got)
-        """Who got messages, and was not recorded yet."""
         self.last = 0
         """The highest number of a message without a name."""
-        self._indexes = {b"": 0}
-        self._index = 0
         # The newest ENTRY, or the batch that is being delivered: origin, first and last number.
         self._key, self._low, self._high = b"", 0, -1
         # Messages by themselves that this segment has, by origin.
@@ -64,24 +49,9 @@ class Entries:
         self._high = -1
         self._copied = {}
 
-    def index(self, origin: bytes) -> int:
-        """Return the index of an origin. It is recorded if this segment does not have it yet."""
-        index = self._indexes.get(origin)
-        if index is None:
-            if self._index == MOST_INDEXES:
-                self._index, self._indexes = 0, {b"": 0}
-            # None is used again soon: a frame may have records of two segments.
-            index = self._index = self._indexes[origin] = self._index + 1
-            self._frames.record(encode_origin(index, origin))
-        return index
-
-    def _got(self, origin: bytes, first: int, items: list[int]) -> None:
-        index = self._indexes.get(origin) or self.index(origin)
-        self._frames.record(encode_got(index, first, items))
-
     # ---------------------------------------------------------------- batches
 
-    def record(self, entry: LogEntry, *, logged: bool) -> None:
+    def batch(self, entry: LogEntry, *, logged: bool) -> None:
         """Record a batch. `logged`: as of `EntryRecord`."""
         at = self._frames.wall() - round((self._host.now - entry.at) * 1000)
         self._frames.record(encode_entry(logged, max(0, at), entry.kept()))
@@ -113,38 +83,31 @@ class Entries:
         if not self.receipts.reaches(entry.key, entry.sequence):
             self._high = -1
             return False
-        self.record(entry, logged=False)
+        self.batch(entry, logged=False)
         return True
 
     # ---------------------------------------------------------------- single messages
 
-    def require(self, message: Message) -> None:
-        """Have this segment contain a message that a durable session has, by its name or, if it has
-        none, by a number of its own."""
+    def require(self, message: Message) -> int:
+        """Have this segment contain a message that a durable session has; returns its number: that
+        of its name or, if it has none, a number of its own."""
         origin, number = message.origin, message.sequence
         if number:
             if self._low <= number <= self._high and origin == self._key:
-                return
+                return number
             # The entry of its chunk follows in this turn.
             if origin == self._origins.key and number > self._origins.own.top:
-                return
+                return number
             if origin == self._lone.origin and number >= self._lone.next_number():
-                return
+                return number
             if number in self._copied.get(origin, ()):
-                return
+                return number
         else:
             number = message.sequence = self.last = self.last + 1
-        if message.retain and getattr(message, "stamp", None) is None:
-            message.stamp = NO_STAMP
-        at = self._host.now
-        if message.expires_at is not None:  # packets say it in whole seconds
-            at = message.expires_at - max(1, ceil(message.expires_at - at))
-        # Bytes for receivers are not kept for its sake.
-        cache, message.cache = message.cache, None
-        data = encode_message(message, origin or LOCAL, number, at)
-        message.cache = cache
-        self.record(LogEntry(origin, number, 1, data, at), logged=False)
+        data, at = single(message, number, self._host.now)
+        self.batch(LogEntry(origin, number, 1, data, at), logged=False)
         self._copied.setdefault(origin, set()).add(number)
+        return number
 
     def expires(self, message: Message) -> int:
         """Return when a message expires (ms since the epoch), 0: never."""

@@ -20,7 +20,7 @@ from mqttree.broker.cluster.link.stream_packets import (
 )
 from mqttree.broker.cluster.sessions.fence_messages import FENCE
 from mqttree.broker.cluster.sessions.image_states import Action, Input, State, transition
-from mqttree.broker.persistence.records import JournalError
+from mqttree.broker.cluster.sessions.records import JournalError
 from mqttree.broker.persistence.standby_image import Key, StandbyImage
 from mqttree.broker.persistence.succession import Succession
 

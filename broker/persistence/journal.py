@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, subtract
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import offered
+from mqttree.broker.cluster.sessions.records import (
+    RetainedRecord,
+    encode_end,
+    encode_members,
+    encode_seen,
+)
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.durable_sessions import DurableSessions
 from mqttree.broker.persistence.entries import Entries
-from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
-from mqttree.broker.persistence.records import (
-    RetainedRecord,
-    encode_end,
-    encode_members,
-    encode_seen,
-)
 from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S, Recovery
 from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
@@ -294,7 +294,7 @@ class Journal:
         after a restart this broker would not recognise the publisher's repetition, and others would
         take it for another message."""
         frames = self.frames
-        self.entries.record(entry, logged=True)
+        self.entries.batch(entry, logged=True)
         frames.require(source)
         client = None if source is None else source.owner
         session = client.session if isinstance(client, Client) else None
@@ -390,7 +390,7 @@ class Journal:
             self.members_changed(self._absent_members.expected)
         for number, entry in enumerate(chain.from_iterable(self._log.pieces())):
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
-                self.entries.record(entry, logged=True)
+                self.entries.batch(entry, logged=True)
                 yield 1
             # Messages of other brokers are in their journals.
             elif not number % PASSED:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, intersect
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
+from mqttree.broker.cluster.sessions.records import EntryRecord, JournalError
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from mqttree.broker.persistence.records import EntryRecord, JournalError
 from mqttree.broker.persistence.tail_segment import (
     Away,
     Found,

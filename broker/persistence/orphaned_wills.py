@@ -8,17 +8,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mqttree.broker.cluster.sessions.records import NAMED
 from mqttree.broker.cluster.sessions.session_entries import entries_of
 from mqttree.broker.core.wills import delay_of
-from mqttree.broker.persistence.records import NAMED
 from mqttree.broker.persistence.will_record import decode_will
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.sessions.records import SessionRecord
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
-    from mqttree.broker.persistence.records import SessionRecord
 
 
 class OrphanedWills:

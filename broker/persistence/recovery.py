@@ -3,6 +3,7 @@ docs/decisions/0021). Pure."""
 
 from __future__ import annotations
 
+import struct
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,21 +13,29 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import decode_vector
-from mqttree.broker.cluster.sessions.session_codec import restore
+from mqttree.broker.cluster.sessions.image import Image, RecordedSession
+from mqttree.broker.cluster.sessions.message_vectors import ranges_of
+from mqttree.broker.cluster.sessions.recorded_states import (
+    EVERYTHING,
+    RecordedMessages,
+    reading_session,
+)
+from mqttree.broker.cluster.sessions.records import (
+    CLEAN,
+    EntryRecord,
+    RetainedRecord,
+    SessionRecord,
+    decode_owed,
+)
+from mqttree.broker.cluster.sessions.session_state import restore
 from mqttree.broker.core.memory_limit import will_memory
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
 from mqttree.broker.core.session import NEVER, Session
 from mqttree.broker.persistence import shared_records
-from mqttree.broker.persistence.image import Image, RecordedSession
-from mqttree.broker.persistence.recorded_states import RecordedMessages, read_session
-from mqttree.broker.persistence.records import (
-    CLEAN,
-    EntryRecord,
-    RetainedRecord,
-    SessionRecord,
-)
+from mqttree.broker.persistence.will_record import decode_will
 from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.steps import finish
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
@@ -222,11 +231,14 @@ class Recovery:
 
     def _session(self, recorded: RecordedSession) -> Session | None:
         node, head = self.node, recorded.head
-        found = read_session(recorded, self.messages, self.now)
-        if found is None:
+        try:
+            client_id, will = head.client_id.decode(), decode_will(head.will)
+            state = finish(reading_session(recorded, self.messages.get, self.now, EVERYTHING))
+            delivered = ranges_of(decode_vector(recorded.delivered, self.now))
+            owed = decode_owed(recorded.owed)
+        except (WireError, UnicodeDecodeError, IndexError, struct.error):
             self.image.skipped += 1
             return None
-        client_id, state, will, delivered, owed = found
         if (
             recorded.start_time is not None
             and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK_S

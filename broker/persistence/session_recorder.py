@@ -12,39 +12,39 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
-from mqttree.broker.cluster.sessions.session_codec import before
-from mqttree.broker.core.delivery_queue import RELEASED, Outgoing, Repeat
-from mqttree.broker.core.session import ABSORBED, Session, SharedOutgoing
-from mqttree.broker.core.start_point import UNKNOWN
-from mqttree.broker.persistence.records import (
+from mqttree.broker.cluster.sessions.recorded_states import EVERYTHING
+from mqttree.broker.cluster.sessions.records import (
     CLEAN,
     HAS_WILL,
     NAMED,
     NEW,
-    GotAsRecord,
     SessionRecord,
-    StartTimeRecord,
-    SubscribedRecord,
-    encode_absorbed,
     encode_acknowledged,
     encode_delivered,
     encode_got_run,
     encode_incoming,
     encode_owed,
     encode_sent,
-    encode_start_vector,
     encode_unsubscribed,
     owed_body,
 )
+from mqttree.broker.cluster.sessions.session_state import (
+    MISSED,
+    before,
+    encoded,
+    shared_filter,
+    state_of,
+)
+from mqttree.broker.core.delivery_queue import Outgoing
+from mqttree.broker.core.session import Session
 from mqttree.broker.persistence.will_record import encode_will
-from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
+from mqttree.broker.wire.publish_header import PUBREC, PUBREL
 
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.publish_run import PublishRun
-    from mqttree.broker.core.session import Subscription
     from mqttree.broker.core.start_point import SubscriptionStart
     from mqttree.broker.persistence.entries import Entries
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
@@ -163,46 +163,27 @@ class SessionRecorder:
 
     def record_all(self) -> None:
         """Record the whole session: earlier records of it are not needed any more."""
-        session, number = self.session, self.number
         self.record_attributes(NEW)
-        for subscription in session.subscriptions.values():
-            self._subscription(subscription)
-        self.record_starts()
         self.record_delivered()
         self.record_owed()
-        if session.absorbed:
-            self.record_absorbed()
-        if session.incoming:
-            packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
-            self._record(encode_incoming(number, packet_ids))
-        for packet_id, sent in session.inflight.items():
-            if sent is RELEASED:
-                self._record(encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
-            else:
-                self._message(
-                    packet_id, session.unpacked(sent) if isinstance(sent, tuple) else sent
-                )
-        for outgoing in session.queue:
-            if isinstance(outgoing, Repeat):
-                self._message(outgoing.packet_id, outgoing.original)
-        for outgoing in session.queue:
-            if not isinstance(outgoing, Repeat):
-                self._message(0, outgoing)
+        state = state_of(self.session, {})
+        # Those at QoS 0 are not durable.
+        state.items = [item for item in state.items if item.place != MISSED]
+        offset = self._frames.clock_offset()
+        for _ in self._entries.whole(self.number, state, state.subscriptions, offset, EVERYTHING):
+            pass
+        if (start := oldest(self.session)) is not None:
+            self._group.note_start(start, self.number)
 
     # ---------------------------------------------------------------- subscriptions
 
     def subscribed(self, topic_filter: str) -> None:
         """Record the subscription to a filter, new or with other options."""
         subscriptions = self.session.subscriptions
-        self._subscription(subscriptions[topic_filter])
+        self._entries.subscribed(self.number, encoded(subscriptions[topic_filter]))
         if next(iter(subscriptions)) == topic_filter:
             self.record_starts()
         self._frames.require(self.session.conn)
-
-    def _subscription(self, s: Subscription) -> None:
-        options = s.qos | s.no_local << 2 | s.retain_as_published << 3
-        record = SubscribedRecord(self.number, options, s.identifier, s.filter.encode())
-        self._record(record.encode())
 
     def unsubscribed(self, topic_filter: str) -> None:
         """Record that a subscription is gone."""
@@ -213,16 +194,11 @@ class SessionRecorder:
     def record_starts(self) -> None:
         """Record where the subscriptions of the session begin, by its first one; nothing while this
         broker has not met another one."""
-        start = oldest(self.session)
-        if start is None:
-            return
-        frames = self._frames
-        self._record(encode_start_vector(self.number, encode_vector(before(self.session))))
-        if start.began > UNKNOWN:
-            origins = tuple(sorted(start.open & start.tops.keys()))
-            began = StartTimeRecord(self.number, start.began, frames.clock_offset(), origins)
-            self._record(began.encode())
-        self._group.note_start(start, self.number)
+        if (start := oldest(self.session)) is not None:
+            offset = self._frames.clock_offset()
+            unsettled = start.open & start.tops.keys()
+            self._entries.starts(self.number, before(self.session), start.began, unsettled, offset)
+            self._group.note_start(start, self.number)
 
     def record_delivered(self) -> None:
         """Record what the session has had at other brokers, if it has been at any."""
@@ -233,8 +209,7 @@ class SessionRecorder:
 
     def record_absorbed(self) -> None:
         """Record which older sessions at other brokers have been merged into this one."""
-        body = b"".join(ABSORBED.pack(*absorbed) for absorbed in self.session.absorbed)
-        self._record(encode_absorbed(self.number, body))
+        self._entries.absorbed(self.number, self.session.absorbed)
 
     def record_owed(self) -> None:
         """Record what the session alone is owed, if it is owed anything, or was."""
@@ -247,18 +222,15 @@ class SessionRecorder:
 
     def _message(self, packet_id: int, outgoing: Outgoing) -> None:
         """Record a message in flight, or, with 0 for `packet_id`, in the queue."""
-        message, shared = outgoing.message, b""
-        if isinstance(outgoing, SharedOutgoing):
-            shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
-        self._entries.require(message)
-        receipts = self._receipts
-        place = receipts.place(message.origin, message.sequence)
-        if outgoing.qos == message.qos and not (outgoing.retain or outgoing.ids or shared):
-            receipts.items.append(place | self.number << 16 | packet_id)
-            return
-        index = self._entries.index(message.origin)
-        head = index, message.sequence, self.number, packet_id, outgoing.qos, outgoing.retain
-        self._record(GotAsRecord(*head, outgoing.ids, shared).encode())
+        self._entries.got(
+            self.number,
+            packet_id,
+            outgoing.message,
+            outgoing.qos,
+            outgoing.retain,
+            outgoing.ids,
+            shared_filter(outgoing),
+        )
 
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
         """Record that a message is the last one of the queue."""

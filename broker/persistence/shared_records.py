@@ -17,8 +17,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, encode_pairs
+from mqttree.broker.cluster.sessions.records import encode_shared
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
-from mqttree.broker.persistence.records import encode_shared
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.group_selection import GROUP_ID_SIZE
 

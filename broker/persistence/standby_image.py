@@ -7,9 +7,10 @@ import struct
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.image_states import Input, State, transition
-from mqttree.broker.persistence.image import Image
-from mqttree.broker.persistence.records import Cut, JournalError, read_frames
+from mqttree.broker.cluster.sessions.records import JournalError
+from mqttree.broker.persistence.frames import Cut, read_frames
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link

@@ -15,10 +15,10 @@ A session is claimed once it is lent, or has ended: its broker hears of that whe
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
-from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import subtract
@@ -30,12 +30,16 @@ from mqttree.broker.cluster.link.version_vector import (
     OriginWindow,
     Vector,
     decode_vector,
+    encode_vector,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
+from mqttree.broker.cluster.sessions.image import RecordedSession
 from mqttree.broker.cluster.sessions.message_vectors import numbered, ranges_of, union, vector_of
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
-from mqttree.broker.cluster.sessions.session_codec import encode_state
+from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
+from mqttree.broker.cluster.sessions.records import HAS_WILL, StartTimeRecord, decode_owed
 from mqttree.broker.cluster.sessions.session_entries import posted_stamp
+from mqttree.broker.cluster.sessions.session_head import given_body, recorded_head
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
@@ -49,19 +53,19 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     encode_rest,
 )
 from mqttree.broker.core.session_owner import digest
+from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.persistence.adoption import Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
-from mqttree.broker.persistence.recorded_states import ReadSession, RecordedMessages, read_session
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.events import RouteChanged
     from mqttree.broker.cluster.link.message_batch import MessageBatch
-    from mqttree.broker.persistence.image import Image, RecordedSession
+    from mqttree.broker.cluster.sessions.image import Image
+    from mqttree.broker.cluster.sessions.records import EntryRecord
     from mqttree.broker.persistence.ports import JournalBroker
-    from mqttree.broker.persistence.records import EntryRecord
     from mqttree.broker.persistence.standby_image import StandbyImage
 
 PROMOTION_S = 0.1
@@ -116,7 +120,7 @@ class Successor:
         """Return which messages had been offered to all sessions of the broker `owner`. Raises
         MalformedPacket: what was recorded of that cannot be read."""
         if self._offered is None:
-            seen = decode_vector(b"".join(self.image.seen.values()), self._now)
+            seen = self.image.vector(self._now)
             for _, batch in self.published(owner):
                 window = seen.setdefault(batch.key, OriginWindow(0, self._now))
                 window.top = max(window.top, batch.sequence + batch.count - 1)
@@ -233,19 +237,22 @@ class Succession:
             owner, recorded = found
             # It is adopted with a stamp that is older by one.
             newest = recorded.head.stamp - 1 if lent is None else lent.export.stamp
-            read = read_session(recorded, self._successors[owner].messages, now)
+            whose = recorded.head.owner
             if newest > asked.stamp:
                 answer(asked, NEWER)
-            elif read is None:
-                answer(asked, NOTHING)
-            elif digest(read.state.owner) != asked.owner:
+            elif digest(None if whose is None else whose.decode(errors="replace")) != asked.owner:
                 answer(asked, FOREIGN)
             elif asked.request == END:
                 self.fences.claim(owner, recorded.head.client_id, asked.stamp)
                 self._claim(owner, recorded.head.client_id)
                 answer(asked, NOTHING)
             else:
-                self._answer(asked, self._lend(asked, owner, recorded, read, now), now)
+                try:
+                    lent = self._lend(asked, owner, recorded, now)
+                except (WireError, struct.error):
+                    answer(asked, NOTHING)
+                else:
+                    self._answer(asked, lent, now)
         else:
             self._answer(asked, lent, now)
         return True
@@ -393,38 +400,47 @@ class Succession:
                 self._add_will(owner, successor, recorded, alive, now + WILL_WAIT_S)
                 yield 2
 
-    def _lend(
-        self, asked: Asked, owner: bytes, recorded: RecordedSession, read: ReadSession, now: float
-    ) -> Lent:
-        """Encode a session (`read`, as it is `recorded`) for a taker."""
-        seen = _seen(self._successors[owner].offered(owner), read)
-        state = read.state
-        state.seen = seen
-        # What its broker has sent since, if that only hung or was cut off, is not met.
-        state.next_packet_id = state.next_packet_id + APART & 0xFFFF
-        if (start := recorded.start_time) is not None:
-            state.began = self._cluster.subscription_starts.by_our_clock(start.at, owner)
-            state.open = set(start.origins) & state.before.keys()
+    def _lend(self, asked: Asked, owner: bytes, recorded: RecordedSession, now: float) -> Lent:
+        """Make the head of a session for a taker, as it is `recorded`. Raises WireError,
+        struct.error: it cannot be read."""
+        successor, head = self._successors[owner], recorded.head
+        before = decode_vector(recorded.start_vector, now)
+        seen = _seen(successor.offered(owner), recorded, before, now)
+        lent = RecordedSession(head._replace(flags=head.flags & ~HAS_WILL, will=b""))
+        start = recorded.start_time
+        began, unsettled = UNKNOWN, set[bytes]()
+        if start is not None:
+            began = self._cluster.subscription_starts.by_our_clock(start.at, owner)
+            unsettled = set(start.origins) & before.keys()
         # Of these its broker had got nothing: how much is older than its subscriptions, their
         # brokers know.
         for key in self._cluster.origins.vector.keys() - seen.keys():
             seen[key] = OriginWindow(0, now)
-            if isfinite(state.began):
-                state.before.setdefault(key, OriginWindow(0, now))
-                state.open.add(key)
+            if began > UNKNOWN:
+                before.setdefault(key, OriginWindow(0, now))
+                unsettled.add(key)
+        if began > UNKNOWN:
+            lent.start_time = StartTimeRecord(head.number, began, 0.0, tuple(sorted(unsettled)))
+        lent.start_vector = encode_vector(before)
+        lent.subscriptions, lent.absorbed = recorded.subscriptions, recorded.absorbed
+        lent.incoming = recorded.incoming
+        # What its broker has sent since, if that only hung or was cut off, is not met.
+        lent.last = recorded.last + APART & 0xFFFF
+        lent.queue, lent.inflight = recorded.queue, recorded.inflight
         # When its broker is back, it has the session still: what was given away is known by these.
-        names = ((item.message.origin, item.message.sequence) for item in state.items)
-        state.given = numbered(name for name in names if name[0])
+        lent.given = given_body(numbered(name for name in lent.names() if name[0]))
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = PendingHandover(asked, self._number, seen, len(state.items), now)
-        export.data, export.rest = encode_state(state, now), encode_rest(seen)
-        if asked.stamp < recorded.head.stamp:
-            self.fences.adopted(owner, recorded.head.client_id)
+        export = PendingHandover(asked, self._number, seen, len(lent.queue), now)
+        wall = self._cluster.clock.physical(now)
+        export.data = recorded_head(head.number, lent, successor.messages, seen, wall)
+        export.rest = encode_rest(seen)
+        if asked.stamp < head.stamp:
+            self.fences.adopted(owner, head.client_id)
         else:
-            self.fences.claim(owner, recorded.head.client_id, asked.stamp)
-        lent = self._lent[asked.client_id] = Lent(owner, recorded.head.client_id, export)
-        self._forget_later(asked.client_id, lent, now)
-        return lent
+            self.fences.claim(owner, head.client_id, asked.stamp)
+        found = self._lent[asked.client_id] = Lent(owner, head.client_id, export)
+        self._forget_later(asked.client_id, found, now)
+        return found
 
     def _claim(self, owner: bytes, client: bytes) -> None:
         """Forget a session that another broker has, or that its client has ended."""
@@ -471,10 +487,12 @@ class Succession:
         self._node.timers.schedule(now + EXPORT_TIME, forget)
 
 
-def _seen(offered: Vector, read: ReadSession) -> Vector:
-    """Return what a session was offered. `offered`: what all sessions of its broker were."""
+def _seen(offered: Vector, recorded: RecordedSession, before: Vector, now: float) -> Vector:
+    """Return what a session was offered. `offered`: what all sessions of its broker were; `before`:
+    what was published before it subscribed. Raises MalformedPacket."""
     ranges = ranges_of(offered)
-    for key, owed in read.owed.items():
+    for key, owed in decode_owed(recorded.owed).items():
         ranges[key] = subtract(ranges.get(key, []), owed)
-    before = {key: [(1, window.top)] for key, window in read.state.before.items() if window.top}
-    return vector_of(union(ranges, read.delivered, before))
+    delivered = ranges_of(decode_vector(recorded.delivered, now))
+    had = {key: [(1, window.top)] for key, window in before.items() if window.top}
+    return vector_of(union(ranges, delivered, had))

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
-from mqttree.broker.persistence.records import Cut, EntryRecord, JournalError, Kind, read_records
+from mqttree.broker.cluster.sessions.records import EntryRecord, JournalError, Kind, read_records
+from mqttree.broker.persistence.frames import Cut
 
 VERSION = 4
 MAGIC = b"mqttree log tail"

@@ -21,18 +21,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from mqttree.broker.cluster.sessions.records import encode_seen, encode_snapshot_end
 from mqttree.broker.core.client import CONNACK, Client
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
+from mqttree.broker.persistence.frames import encode_frame, encode_frames
 from mqttree.broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
 from mqttree.broker.persistence.output_gate import OutputGate
 from mqttree.broker.persistence.ports import Clock, JournalBroker
-from mqttree.broker.persistence.records import (
-    encode_frame,
-    encode_frames,
-    encode_seen,
-    encode_snapshot_end,
-)
 from mqttree.broker.persistence.snapshot import Snapshot
 
 if TYPE_CHECKING:

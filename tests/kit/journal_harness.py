@@ -6,6 +6,7 @@ import io
 import random
 from typing import Any
 
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.delivery_queue import RELEASED, Repeat
@@ -23,11 +24,7 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
-from mqttree.broker.persistence.image import Image
-from mqttree.broker.persistence.journal import Journal
-from mqttree.broker.persistence.journal_states import Input, State
-from mqttree.broker.persistence.log_tail import TailLoaded
-from mqttree.broker.persistence.records import (
+from mqttree.broker.persistence.frames import (
     HEADER_SIZE,
     Cut,
     decode_header,
@@ -35,6 +32,9 @@ from mqttree.broker.persistence.records import (
     is_full_snapshot,
     read_frames,
 )
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.persistence.journal_states import Input, State
+from mqttree.broker.persistence.log_tail import TailLoaded
 from mqttree.broker.persistence.tail_segment import read_frames as read_segment
 from tests.kit.node_harness import World
 

@@ -22,8 +22,8 @@ from mqttree.broker.cluster.link.message_batch import encode_message
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.sessions.pending_takeover import State
-from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
+from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     MERGE,
     REST,
@@ -52,6 +52,7 @@ from mqttree.routing.group_selection import encode_standing, group_id_of, group_
 from mqttree.routing.link_state import ASK_LISTINGS
 from mqttree.routing.listing import NEIGHBOUR, UP
 from mqttree.stp.bpdu import Role
+from tests.kit.heads import encode_head
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, listing, lone, ping, routed
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
@@ -258,7 +259,7 @@ def test_a_session_comes_from_another_broker() -> None:
         set(),
         [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)],
     )
-    data = encode_state(state, 1000.0)
+    data = encode_head(state, 1000.0)
     parts = list(split(data, 1, 0, len(data)))
     world = lone(routing="topic", link_timeout=1000.0)
     one = Neighbour(world, 101)
@@ -318,7 +319,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
         [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)],
     )
     state.items = [Item(WAITING, 0, 1, False, b"", each) for each in messages]
-    data = encode_state(state, world.now)
+    data = encode_head(state, world.now)
     parts = list(split(data, 1, 0, len(data)))
     world.advance(3.0)
     (merge,) = world.node.cluster.session_merge._merges.values()

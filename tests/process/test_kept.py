@@ -14,7 +14,7 @@ import pytest
 
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.config.data_dir import DataDir
-from mqttree.broker.persistence.records import encode_header
+from mqttree.broker.persistence.frames import encode_header
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
 from tests.kit.command import mqttree

@@ -31,7 +31,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 import mqttree
 from mqttree import Broker, ConfigError, Limits
 from mqttree.bench.lab.ports import free_ports
-from mqttree.broker.persistence.records import HEADER_SIZE
+from mqttree.broker.persistence.frames import HEADER_SIZE
 from tests.kit.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,11 +8,11 @@ import random
 from collections import defaultdict
 from typing import Any
 
+from mqttree.broker.cluster.sessions.image import Image, Waiting
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.message import Name
 from mqttree.broker.node import Node
 from mqttree.broker.persistence import images
-from mqttree.broker.persistence.image import Image, Waiting
 from mqttree.broker.persistence.images import Key, StandbyImage
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.stream import Stream

@@ -18,9 +18,10 @@ Protocols of `mqttree.broker.cluster.ports` alone.
   session, `messages_under_way` what it has to wait for.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
 * `queue_merge` decides what of the queues of older sessions is added.
-* `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`
-  how these are sent in parts. With a session go the identifiers of QoS 2 messages that its client
-  was publishing, so that a PUBLISH that is repeated at the taker counts once; its will stays.
+* `takeover_messages` has what two brokers say. `session_state` is a session without its connection,
+  `session_head` is that as bytes, `session_parts` how these are sent in parts. With a
+  session go the identifiers of QoS 2 messages that its client was publishing, so that a PUBLISH
+  that is repeated at the taker counts once; its will stays.
 * `session_history` knows which messages a session had besides those before the start of its
   subscriptions, `delivered_ranges` what a session had elsewhere and comes here later;
   `message_vectors` are the sets of numbers in which all of them count.
@@ -28,6 +29,9 @@ Protocols of `mqttree.broker.cluster.ports` alone.
   have ended while brokers are away, `recently_elsewhere` which clients were elsewhere a moment ago.
 * `image_states` is the table of an image that a standby has of another broker, `fence_messages`
   what it says when that one is back.
+* `records` are what brokers record of sessions and messages, in journals and heads;
+  `session_records` makes them of a session, `image` is what they add up to, and `recorded_states`
+  reads a session in that.
 
 States, in short:
 

@@ -18,12 +18,10 @@ from mqttree.broker.cluster.sessions.pending_handover import (
     PendingHandover,
     State,
 )
-from mqttree.broker.cluster.sessions.session_codec import (
-    encoding,
-    subscriptions_of,
-)
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
+from mqttree.broker.cluster.sessions.session_head import encoding
 from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
+from mqttree.broker.cluster.sessions.session_state import subscriptions_of
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
@@ -500,13 +498,8 @@ class Handover:
         self._drop(client_id)
         self._exports[client_id] = export
         node.timers.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
-        work = encoding(
-            state,
-            subscriptions_of(session),
-            len(session.subscriptions),
-            now,
-            self._limits.session_written,
-        )
+        at_once = self._limits.session_written
+        work = encoding(state, subscriptions_of(session), now, at_once)
         self._turns.go(
             self._encoded(client_id, export, work),
             lambda: self._exports.get(client_id) is not export,

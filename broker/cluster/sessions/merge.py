@@ -44,10 +44,8 @@ from mqttree.broker.cluster.sessions.pending_merge import (
     Merge,
     State,
 )
-from mqttree.broker.cluster.sessions.session_codec import (
-    decoding,
-)
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
+from mqttree.broker.cluster.sessions.session_head import decoding
 from mqttree.broker.cluster.sessions.session_history import (
     MergedHistory,
 )

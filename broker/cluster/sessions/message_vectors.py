@@ -18,7 +18,7 @@ from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.sessions.session_codec import SessionState
+    from mqttree.broker.cluster.sessions.session_state import SessionState
 
 
 def offered(vector: LocalVector) -> Vector:

@@ -27,7 +27,7 @@ from mqttree.broker.cluster.sessions.session_parts import SessionParts
 
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
-    from mqttree.broker.cluster.sessions.session_codec import SessionState
+    from mqttree.broker.cluster.sessions.session_state import SessionState
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.ports import Newcomer
     from mqttree.broker.core.session import Session

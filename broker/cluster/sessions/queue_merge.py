@@ -23,20 +23,19 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     only,
     ranges_of,
 )
-from mqttree.broker.cluster.sessions.session_codec import (
-    IN_FLIGHT,
-    REPEATED,
-    WAITING,
-    Item,
-    SessionState,
-    restore,
-)
 from mqttree.broker.cluster.sessions.session_history import (
     MergedHistory,
     SessionHistory,
     delivered_numbers,
     ordinary_starts,
     was_delivered,
+)
+from mqttree.broker.cluster.sessions.session_state import (
+    IN_FLIGHT,
+    WAITING,
+    Item,
+    SessionState,
+    restore,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
 from mqttree.broker.core.message import Name, size_of
@@ -100,12 +99,10 @@ class QueueMerge:
         # not: twice is better than never (docs/bridging.md).
         repeats = session.client_id.startswith(SESSION)
         for item in old.items:
-            if item.place == WAITING or (
-                item.place in (IN_FLIGHT, REPEATED) and (item.qos == 1 or repeats)
-            ):
+            if item.place == WAITING or (item.place == IN_FLIGHT and (item.qos == 1 or repeats)):
                 waiting.append(item)
             else:
-                node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)
+                node.counters.merged_uncertain += item.place == IN_FLIGHT
         seen = here if there is None else there
         delivered = self._delivered_here(session, seen, waiting, now)
         # Then the log may lack messages that were delivered: at another broker, or long ago.

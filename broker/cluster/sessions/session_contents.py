@@ -1,5 +1,5 @@
 """What a broker that takes a session has to know of it: its state, and later the rest, the messages
-that came to it since. `session_codec` has the state as bytes, `handover` sends them."""
+that came to it since. `session_head` has the state as bytes, `handover` sends them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mqttree.broker.cluster.delivery.replay_log import wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import offered, only_here
-from mqttree.broker.cluster.sessions.session_codec import SessionState, state_of
 from mqttree.broker.cluster.sessions.session_entries import entries_of
 from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME
+from mqttree.broker.cluster.sessions.session_state import SessionState, state_of
 from mqttree.broker.cluster.sessions.takeover_messages import encode_rest
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SessionContents:
             return self._history.old_state(session, alone=True)
         seen = offered(self._origins.vector)
         self._delivered_ranges.complete(seen, session)
-        state = state_of(session, seen, self._node.dispatcher, alone=True)
+        state = state_of(session, seen, alone=True)
         if self._left_behind(session.client_id, session.stamp):
             state.given = self._given_here(session, state)
             self._tighten(session, state.before)

@@ -23,7 +23,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     union,
     vector_of,
 )
-from mqttree.broker.cluster.sessions.session_codec import (
+from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     WAITING,
     EncodedSubscription,
@@ -277,7 +277,7 @@ class SessionHistory:
         """Return the state of a `session` that is to be merged into a newer one; `alone`:
         without its subscriptions."""
         has = self.delivered(session)
-        state = state_of(session, vector_of(has), self._node.dispatcher, alone=alone)
+        state = state_of(session, vector_of(has), alone=alone)
         for item in state.items:
             # Its client cannot have got the message.
             if item.place == IN_FLIGHT and item.packet_id in session.unsent:

@@ -28,12 +28,13 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     whole,
 )
 from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeover
-from mqttree.broker.cluster.sessions.session_codec import SessionState, decoding, restoring
+from mqttree.broker.cluster.sessions.session_head import decoding
 from mqttree.broker.cluster.sessions.session_history import (
     REPAIR_TIME,
     MergedHistory,
     SessionHistory,
 )
+from mqttree.broker.cluster.sessions.session_state import SessionState, restoring
 from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.session import Session, SharedOutgoing

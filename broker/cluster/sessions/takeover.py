@@ -49,8 +49,8 @@ from mqttree.broker.cluster.sessions.pending_takeover import (
     PendingTakeover,
     State,
 )
-from mqttree.broker.cluster.sessions.session_codec import SessionState
 from mqttree.broker.cluster.sessions.session_parts import Added
+from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,

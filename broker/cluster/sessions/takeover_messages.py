@@ -7,7 +7,7 @@
              of the broker that has it (its own: begin again)
     part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
              Of all parts together
-             TAKE, MERGE: the session (`session_codec`);
+             TAKE, MERGE: the session (`session_head`);
              REST: u32 size, vector of what has come to it, PUBLISH packets
 
     ended    u8 NOTHING, stamp, client id

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sharing.assignment_ledger import (
     Assignment,
     Ledger,
@@ -20,7 +21,6 @@ from mqttree.broker.cluster.sharing.assignment_ledger import (
     encode_refs,
 )
 from mqttree.broker.core.message import Message
-from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.shared_records import closed, covered, taken
 from mqttree.broker.wire.errors import MalformedPacket
 

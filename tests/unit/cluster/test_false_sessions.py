@@ -12,14 +12,8 @@ from mqttree.broker.cluster.delivery.gap_recovery import UNKNOWN_ORIGIN_S
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_INTERVAL
 from mqttree.broker.cluster.link.control_records import HEARD, ROUTED, TOLD
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.broker.cluster.sessions.session_codec import (
-    WAITING,
-    Item,
-    SessionState,
-    decode_state,
-    encode_state,
-)
 from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     ENDED,
@@ -31,9 +25,9 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
-from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Property, Publish
 from mqttree.broker.wire.errors import MalformedPacket
+from tests.kit.heads import decode_head, encode_head
 from tests.kit.journal_harness import Durable
 from tests.kit.link_harness import Neighbour, bid, message, ping
 from tests.kit.node_harness import connect_packet
@@ -89,7 +83,7 @@ class Holder:
 
 
 def state(*items: Item, expiry: float = 1e9) -> bytes:
-    return encode_state(
+    return encode_head(
         SessionState(None, expiry, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0
     )
 
@@ -157,29 +151,9 @@ def test_messages_held_here_are_not_taken_from_the_holder() -> None:
     assert got() == [b"third"]
 
 
-def test_a_message_expiry_beyond_the_maximum_is_refused() -> None:
-    """No Message Expiry Interval is that long (MQTT 5, 3.3.2.3.3), and no journal has room for
-    it."""
-    data = state(
-        Item(
-            WAITING,
-            0,
-            1,
-            False,
-            b"",
-            Message(b"a", b"x", 1, False, b"", (1 << 64) / 1000 - 1e6, None),
-        )
-    )
-    with pytest.raises(MalformedPacket):
-        decode_state(data, 0.0, Limits())
-    holder = Holder(data, b"")
-    assert isinstance(holder.client.take()[0], Connack)
-    assert holder.world.counters.session_takeovers_timed_out == 1
-
-
 def test_a_user_name_that_is_too_long_is_refused() -> None:
     with pytest.raises(MalformedPacket):
-        decode_state(encode_state(SessionState("u" * 65_536), 0.0), 0.0, Limits())
+        decode_head(encode_head(SessionState("u" * 65_536), 0.0), 0.0)
 
 
 def test_a_message_of_a_malformed_origin_is_refused() -> None:
@@ -196,7 +170,7 @@ def test_a_session_of_another_user_is_not_taken() -> None:
     whose = SessionState(
         None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", created=1
     )
-    holder = Holder(encode_state(whose, 0.0), b"")
+    holder = Holder(encode_head(whose, 0.0), b"")
     (connack,) = holder.client.take()
     assert isinstance(connack, Connack)
     assert connack.code == 0x85

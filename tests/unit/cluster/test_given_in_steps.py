@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.version_vector import encode_vector
-from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK, SessionState, decode_state
 from mqttree.broker.cluster.sessions.session_parts import WHERE
+from mqttree.broker.cluster.sessions.session_records import WRITE_WORK
+from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
     REST,
@@ -26,6 +27,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
+from tests.kit.heads import decode_head
 from tests.kit.link_harness import Neighbour, lone, routed
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -100,7 +102,7 @@ class Holding:
                 break
             self.turn()
         (data,) = self.whole(TAKE)
-        return decode_state(data, self.world.now, Limits())
+        return decode_head(data, self.world.now)
 
 
 step = st.one_of(

@@ -16,7 +16,7 @@ from mqttree.broker.cluster.sessions.pending_handover import (
     Input,
     State,
 )
-from mqttree.broker.cluster.sessions.session_codec import WRITE_WORK
+from mqttree.broker.cluster.sessions.session_records import WRITE_WORK
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,

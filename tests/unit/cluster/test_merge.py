@@ -7,8 +7,8 @@ import pytest
 
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
-from mqttree.broker.cluster.sessions.session_codec import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.session_history import MergedHistory
+from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session, Subscription
 from tests.kit.node_harness import World

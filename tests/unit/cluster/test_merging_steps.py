@@ -11,14 +11,9 @@ from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.pending_merge import State
-from mqttree.broker.cluster.sessions.session_codec import (
-    READ_WORK,
-    WAITING,
-    Item,
-    SessionState,
-    encode_state,
-)
+from mqttree.broker.cluster.sessions.session_head import READ_WORK
 from mqttree.broker.cluster.sessions.session_parts import split
+from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
     MERGE,
@@ -32,6 +27,7 @@ from mqttree.broker.core.session import Absorbed
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
+from tests.kit.heads import encode_head
 from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import FakeClient
 from tests.unit.cluster.test_unicast_bus import known
@@ -77,7 +73,7 @@ class Scene:
         state = SessionState(
             None, 1e9, 0, {}, set(), [(f"a/{n}", 1, False, False, 0) for n in range(FILTERS)], items
         )
-        data = encode_state(state, self.world.now) + b"x" * bent
+        data = encode_head(state, self.world.now) + b"x" * bent
         for part in split(data, 1, 0, len(data)):
             body = encode_takeover(MERGE, self.merge.stamp, "k", part)
             self.one.send(routed(SESSION_PART, body))

@@ -1,5 +1,5 @@
 """A session that is taken in steps gets what it would get if it were taken at once (takeover.py,
-session_codec.py)."""
+session_head.py)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
 from mqttree.broker.cluster.sessions.pending_takeover import State
-from mqttree.broker.cluster.sessions.session_codec import (
-    READ_WORK,
-    WAITING,
-    Item,
-    SessionState,
-    encode_state,
-)
+from mqttree.broker.cluster.sessions.session_head import READ_WORK
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
+from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.takeover import SETTLE_S
 from mqttree.broker.cluster.sessions.takeover_messages import (
     ENDED,
@@ -39,6 +34,7 @@ from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Connack, Disconnect, Property, Publish
 from mqttree.routing.topic_filter import matches, split_shared
+from tests.kit.heads import encode_head
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
@@ -77,7 +73,7 @@ class Taking:
         self.pull = self.world.node.cluster.takeover._pending["k"]
         self.steps = 0
         if state is not None:
-            data = encode_state(state, self.world.now)
+            data = encode_head(state, self.world.now)
             self.say(SESSION_PART, TAKE, WHERE.pack(1, len(data), 0) + data)
 
     def say(self, kind: int, what: int, rest: bytes = b"") -> None:
@@ -122,15 +118,11 @@ def state_of(among: list[str], waiting: int) -> SessionState:
     state = SessionState(
         None, 1e9, 0, {}, set(), [(topic_filter, 1, False, False, 0) for topic_filter in among]
     )
-    numbers = [
-        number for number, topic_filter in enumerate(among) if topic_filter.startswith("$share/")
-    ]
+    shared = [topic_filter for topic_filter in among if topic_filter.startswith("$share/")]
     for number in range(waiting):
         one = Message(b"a", b"w%d" % number, 1, False, b"", None, None)
         state.items.append(
-            Item(
-                WAITING, 0, 1, False, b"", one, numbers[0] if numbers and number % 3 == 1 else None
-            )
+            Item(WAITING, 0, 1, False, b"", one, shared[0] if shared and number % 3 == 1 else None)
         )
     return state
 
@@ -244,7 +236,7 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
     taking.pull, taking.client = taking.world.node.cluster.takeover._pending["k"], again
-    data = encode_state(state_of(AMONG, 3), taking.world.now)
+    data = encode_head(state_of(AMONG, 3), taking.world.now)
     taking.say(SESSION_PART, TAKE, WHERE.pack(2, len(data), 0) + data)
     assert taking.finish() == [b"w0", b"w1", b"w2"]
     taking.world.advance(1.0)

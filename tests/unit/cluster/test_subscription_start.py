@@ -26,7 +26,7 @@ from mqttree.broker.cluster.delivery.subscription_start import (
 )
 from mqttree.broker.cluster.link.control_records import AGES
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.broker.cluster.sessions.session_codec import SessionState
+from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.limits import DEFAULTS, Limits

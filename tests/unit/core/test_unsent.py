@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.sessions.session_codec import IN_FLIGHT, WAITING
+from mqttree.broker.cluster.sessions.session_state import IN_FLIGHT, WAITING
 from mqttree.broker.core.unsent import identifiers
 from mqttree.broker.wire import Disconnect, Property, Publish, encode_packet
 from mqttree.broker.wire.publish_header import PACKET_IDS

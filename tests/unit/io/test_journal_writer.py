@@ -14,18 +14,13 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.cluster.sessions.records import SessionRecord, encode_snapshot_end
 from mqttree.broker.config.data_dir import DataDir
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from mqttree.broker.io.journal_writer import JournalWriter
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.persistence.records import (
-    HEADER_SIZE,
-    SessionRecord,
-    encode_frame,
-    encode_header,
-    encode_snapshot_end,
-)
+from mqttree.broker.persistence.frames import HEADER_SIZE, encode_frame, encode_header
 
 ID = b"brokerid"
 PATIENCE = 30.0

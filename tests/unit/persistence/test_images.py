@@ -15,9 +15,10 @@ from mqttree.broker.cluster.link.stream_packets import (
     encode_stream,
 )
 from mqttree.broker.cluster.sessions.image_states import State
+from mqttree.broker.cluster.sessions.records import Kind, encode_shared
 from mqttree.broker.limits import DEFAULTS
+from mqttree.broker.persistence.frames import encode_frame
 from mqttree.broker.persistence.images import POST_INTERVAL_S, StandbyImage
-from mqttree.broker.persistence.records import Kind, encode_frame, encode_shared
 from mqttree.broker.wire.varint import encode_varint
 from tests.kit.link_harness import OWN, Neighbour, lone
 from tests.kit.node_harness import World

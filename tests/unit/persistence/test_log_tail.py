@@ -13,11 +13,12 @@ from mqttree.broker.cluster.delivery.answers import parts_of
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.events import MemberGone
 from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.cluster.sessions.records import EntryRecord, JournalError
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from mqttree.broker.node import Node
+from mqttree.broker.persistence.frames import Cut
 from mqttree.broker.persistence.log_tail import FRAME_BYTES, LogTail
-from mqttree.broker.persistence.records import Cut, EntryRecord, JournalError
 from mqttree.broker.persistence.tail_segment import (
     HEADER_SIZE,
     Away,

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from mqttree.broker.cluster.link.message_batch import encode_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.broker.persistence.image import Image
-from mqttree.broker.persistence.recorded_states import RecordedMessages
-from mqttree.broker.persistence.records import (
-    HEADER_SIZE,
+from mqttree.broker.cluster.sessions.image import AS_PUBLISHED, Image
+from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
+from mqttree.broker.cluster.sessions.records import (
     LOCAL,
-    VERSION,
-    Cut,
     EntryRecord,
     GotAsRecord,
     JournalError,
@@ -27,26 +24,34 @@ from mqttree.broker.persistence.records import (
     StartTimeRecord,
     SubscribedRecord,
     decode_got_run,
-    decode_header,
+    decode_last_id,
     decode_number,
     decode_sent,
     decode_snapshot_end,
     encode_acknowledged,
     encode_end,
-    encode_frame,
-    encode_frames,
+    encode_given,
     encode_got,
     encode_got_run,
-    encode_header,
     encode_incoming,
+    encode_last_id,
     encode_origin,
     encode_seen,
     encode_sent,
     encode_snapshot_end,
     encode_unsubscribed,
+    read_records,
+)
+from mqttree.broker.persistence.frames import (
+    HEADER_SIZE,
+    VERSION,
+    Cut,
+    decode_header,
+    encode_frame,
+    encode_frames,
+    encode_header,
     frame_within,
     read_frames,
-    read_records,
 )
 from mqttree.broker.persistence.will_record import decode_will, encode_will
 from mqttree.broker.wire import Property, Will
@@ -114,6 +119,8 @@ def test_a_session_survives_its_records(
     assert decode_number(body_of(encode_unsubscribed(n, topic_filter), 6)) == (n, topic_filter)
     assert decode_number(body_of(encode_acknowledged(n, ids), 11)) == (n, ids)
     assert decode_number(body_of(encode_incoming(n, ids), 12)) == (n, ids)
+    assert decode_number(body_of(encode_given(n, ids), 26)) == (n, ids)
+    assert decode_last_id(body_of(encode_last_id(n, packet_id), 27)) == (n, packet_id)
     run = 7, number, 3, n, packet_id
     assert decode_got_run(body_of(encode_got_run(*run), 9)) == run
     sent = n, packet_id, 3, 7, number
@@ -333,10 +340,10 @@ def test_what_sessions_have_is_found_by_name() -> None:
         again.take(1, b"".join(piece))
     for found in (image, again):
         assert found.sessions[1].inflight == {
-            2: (first, 0, False, b"", b""),
-            3: (second, 0, False, b"", b""),
+            2: (first, AS_PUBLISHED, False, b"", b""),
+            3: (second, AS_PUBLISHED, False, b"", b""),
         }
-        assert list(found.sessions[0xFFFFFFFF].queue) == [(second, 0, False, b"", b"")]
+        assert list(found.sessions[0xFFFFFFFF].queue) == [(second, AS_PUBLISHED, False, b"", b"")]
         assert found.entries == [entry]
         messages = RecordedMessages(found, 0.0, 1000)
         message = messages.get(second)
@@ -422,7 +429,7 @@ def test_the_order_of_records_decides() -> None:
         encode_sent(1, 4, 1, 0, 8),  # the first had expired
     ]
     image.take(1, b"".join(records))
-    assert image.sessions[1].inflight == {4: ((b"", 8), 0, False, b"", b"")}
+    assert image.sessions[1].inflight == {4: ((b"", 8), AS_PUBLISHED, False, b"", b"")}
     assert not image.sessions[1].queue
     image.take(2, session(1))
     assert not image.sessions[1].inflight  # recorded again

@@ -19,23 +19,25 @@ from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.cluster.sessions.records import (
+    SessionRecord,
+    StartTimeRecord,
+    encode_snapshot_end,
+)
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
 from mqttree.broker.core.retained_index import place_of
 from mqttree.broker.core.start_point import UNKNOWN, SubscriptionStart
 from mqttree.broker.io.journal_writer import JournalWriter
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence import journal, snapshot, write_ahead_log
-from mqttree.broker.persistence.journal import Journal
-from mqttree.broker.persistence.records import (
+from mqttree.broker.persistence.frames import (
     HEADER_SIZE,
-    SessionRecord,
-    StartTimeRecord,
     decode_header,
     encode_frame,
     encode_header,
-    encode_snapshot_end,
     read_frames,
 )
+from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.wire import (
     Disconnect,
     Property,

@@ -17,8 +17,8 @@ from mqttree.broker.cluster.link.stream_packets import (
     decode_stream,
     encode_stream,
 )
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.limits import DEFAULTS
-from mqttree.broker.persistence.image import Image
 from mqttree.broker.persistence.images import StandbyImage
 from mqttree.broker.persistence.stream import BETTER_S, LACK_S, SILENCE_S, SLOW_S, Stream
 from mqttree.broker.persistence.stream_states import State

@@ -7,6 +7,7 @@ import pytest
 from mqttree.broker.cluster.directory.link_state_directory import STANDBY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
+from mqttree.broker.cluster.sessions.records import EntryRecord, encode_shared
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     NOTHING,
@@ -16,7 +17,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     encode_takeover,
 )
 from mqttree.broker.core.session_owner import ANONYMOUS
-from mqttree.broker.persistence.records import EntryRecord, encode_frame, encode_shared
+from mqttree.broker.persistence.frames import encode_frame
 from mqttree.broker.persistence.succession import SWEEP_S
 from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, lone, routed
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import ReplayLog
-from mqttree.broker.cluster.link.message_batch import read_messages
+from mqttree.broker.cluster.link.message_batch import encode_batch, encode_message, read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import (
     need_of,
     offered,
@@ -26,16 +27,34 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     uncovered,
     whole,
 )
-from mqttree.broker.cluster.sessions.session_codec import (
+from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
+from mqttree.broker.cluster.sessions.records import (
+    LOCAL,
+    NEW,
+    GotAsRecord,
+    Kind,
+    SessionRecord,
+    encode_absorbed,
+    encode_acknowledged,
+    encode_end,
+    encode_entry,
+    encode_given,
+    encode_got,
+    encode_got_run,
+    encode_incoming,
+    encode_origin,
+    encode_seen,
+    encode_snapshot_end,
+    encode_start_vector,
+)
+from mqttree.broker.cluster.sessions.session_head import ended, recorded_head
+from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     IS_RELEASED,
     MISSED,
-    REPEATED,
     WAITING,
     Item,
     SessionState,
-    decode_state,
-    encode_state,
     restore,
     state_of,
 )
@@ -45,6 +64,8 @@ from mqttree.broker.core.session import SharedOutgoing, Subscription
 from mqttree.broker.core.start_point import SubscriptionStart
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.wire.publish_header import PUBREC_HEAD
+from tests.kit.heads import decode_head, encode_head
 from tests.kit.link_harness import entry_of
 from tests.kit.node_harness import World
 
@@ -84,20 +105,23 @@ messages = st.builds(
 
 
 @st.composite
-def items(draw: Any) -> Item:
-    place = draw(st.sampled_from((IN_FLIGHT, WAITING, REPEATED, MISSED)))
-    packet_id = draw(st.integers(1, 65535)) if place in (IN_FLIGHT, REPEATED) else 0
-    qos = draw(st.integers(1, 2)) if packet_id else draw(st.integers(0, 2))
-    ids = draw(st.sampled_from((b"", b"\x0b\x01", b"\x0b\xff\x7f\x0b\x02")))
-    return Item(
-        place,
-        packet_id,
-        qos,
-        draw(st.booleans()),
-        ids,
-        draw(messages),
-        draw(st.sampled_from((None, None, 0))),
-    )
+def items(draw: Any) -> list[Item]:
+    """Of one session: those in flight come first, and messages with one name are one message."""
+    found: list[Item] = []
+    sent = draw(st.lists(st.integers(1, 65535), max_size=4, unique=True))
+    for number, packet_id in enumerate([*sent, *[0] * draw(st.integers(0, 4))], 1):
+        if packet_id and draw(st.booleans()):
+            found.append(Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message))
+            continue
+        message = draw(messages)
+        if message.qos and draw(st.booleans()):
+            message.named(KEYS[number % 2], draw(st.sampled_from((number, 100 * number))))
+        qos = draw(st.integers(1 if packet_id else 0, 2))
+        place = IN_FLIGHT if packet_id else WAITING if qos else MISSED
+        ids = draw(st.sampled_from((b"", b"\x0b\x01", b"\x0b\xff\x7f\x0b\x02")))
+        shared = draw(st.sampled_from((None, None, "$share/g/a")))
+        found.append(Item(place, packet_id, qos, draw(st.booleans()), ids, message, shared))
+    return found
 
 
 states = st.builds(
@@ -111,10 +135,10 @@ states = st.builds(
         st.tuples(
             names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2**28 - 1)
         ),
-        min_size=1,
         max_size=3,
+        unique_by=lambda subscription: subscription[0],
     ),
-    st.lists(items(), max_size=6),
+    items(),
     st.one_of(st.none(), st.text(max_size=5)),
     st.integers(0, 2**63 - 1),
     st.integers(0, 2**63 - 1),
@@ -138,6 +162,8 @@ def plain(state: SessionState) -> Any:
             i.message.retain,
             i.message.properties,
             i.message.expires_at,
+            i.message.origin,
+            i.message.sequence,
         )
         for i in state.items
     ]
@@ -155,24 +181,24 @@ def plain(state: SessionState) -> Any:
 
 @given(states)
 def test_nothing_changes_on_the_way(state: SessionState) -> None:
-    assert plain(decode_state(encode_state(state, NOW), NOW, Limits())) == plain(state)
+    assert plain(decode_head(encode_head(state, NOW), NOW)) == plain(state)
 
 
 @given(states, st.data())
 def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObject) -> None:
-    encoded = bytearray(encode_state(state, NOW))
+    encoded = bytearray(encode_head(state, NOW))
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
     for bent in (bytes(encoded), cut):
         try:
-            found = decode_state(bent, NOW, Limits())
+            found = decode_head(bent, NOW)
         except WireError:
             continue
         world = World()
         session = world.connect("c", clean=False).owner.session
         restore(found, session, world.node.dispatcher, world.node.cluster.subscription_starts)
-        encode_state(state_of(session, {}, world.node.dispatcher), NOW)
+        encode_head(state_of(session, {}), NOW)
 
 
 def test_truncated_states_are_refused() -> None:
@@ -180,12 +206,12 @@ def test_truncated_states_are_refused() -> None:
         "anna", 60.0, 7, {KEYS[0]: window(5, [(2, 3)])}, {1, 2}, [("a/#", 1, False, False, 0)]
     )
     state.items = [Item(WAITING, 0, 1, False, b"", Message(b"a", b"x", 1, False, b"", None, None))]
-    data = encode_state(state, NOW)
+    data = encode_head(state, NOW)
     for size in range(len(data)):
         with pytest.raises(MalformedPacket):
-            decode_state(data[:size], NOW, Limits())
+            decode_head(data[:size], NOW)
     with pytest.raises(MalformedPacket):
-        decode_state(data + b"\0", NOW, Limits())
+        decode_head(data + b"\0", NOW)
 
 
 def one_message(topic: bytes = b"a", properties: bytes = b"") -> Message:
@@ -209,22 +235,115 @@ def with_item(
         SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
         SessionState(subscriptions=[("a", 3, False, False, 0)]),
         SessionState(subscriptions=[("/" * 300, 0, False, False, 0)]),
-        with_item(number=5),
         with_item(IN_FLIGHT, number=5, qos=0),
-        with_item(IN_FLIGHT),
         with_item(identifiers=b"\x0b"),
         with_item(topic=b"a+"),
         with_item(topic=b"\xff"),
         with_item(properties=b"\x23\0\1"),
         with_item(properties=b"\x26\0\x09a"),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"", one_message(), 0)]),
-        with_item(9),
     ],
     ids=lambda state: type(state).__name__,
 )
 def test_a_state_that_no_client_could_cause_is_refused(state: SessionState) -> None:
     with pytest.raises(WireError):
-        decode_state(encode_state(state, NOW), NOW, Limits())
+        decode_head(encode_head(state, NOW), NOW)
+
+
+def with_records(*records: bytes) -> bytes:
+    """A head of one session with a message and these records."""
+    state = SessionState(items=[Item(WAITING, 0, 1, False, b"", one_message())])
+    head = encode_head(state, NOW)
+    known = head[: -len(encode_snapshot_end(0, 0))]
+    return ended([known, *records])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        encode_end(1),
+        encode_got_run(0, 1, 1, 1, 1),
+        encode_seen(b"x" * 18 + b"\xff" * 30),
+        encode_got(9, 1, [1 << 16]),
+        GotAsRecord(0, 1, 1, 1, 0, False, b"", b"").encode(),
+        encode_acknowledged(1, PUBREC_HEAD + b"\0\0"),
+        encode_incoming(1, b"x"),
+        encode_start_vector(1, b"x"),
+        encode_absorbed(1, b"x"),
+        encode_absorbed(1, bytes(24 * 17)),
+        encode_given(1, b"x" * 16 + b"\0\1" + bytes(12)),
+        encode_given(1, b"!" * 16 + b"\0\0"),
+        bytes((Kind.LAST_ID,)) + bytes((0, 0, 0, 1, 0)),
+        SessionRecord(2, NEW, 4, 0.0, 0, 0, b"", b"", b"").encode(),
+        encode_entry(False, 0, b""),
+        encode_snapshot_end(0, 0),
+        bytes((99,)) + bytes(4),
+    ],
+)
+def test_a_record_that_no_head_has_is_refused(record: bytes) -> None:
+    assert decode_head(with_records(), NOW).items
+    with pytest.raises(WireError):
+        decode_head(with_records(record), NOW)
+
+
+def test_a_message_that_is_not_there_is_left_out() -> None:
+    assert len(decode_head(with_records(encode_got(0, 2, [1 << 16])), NOW).items) == 1
+
+
+def test_messages_that_follow_each_other_go_together() -> None:
+    state = SessionState()
+    for number in range(1, 2001):
+        message = one_message(b"plant/1/device/7").named(KEYS[0], number)
+        state.items.append(Item(WAITING, 0, 1, False, b"", message))
+    together = encode_head(state, NOW)
+    assert plain(decode_head(together, NOW)) == plain(state)
+    for item in state.items:
+        item.message.sequence *= 2
+    apart = encode_head(state, NOW)
+    assert plain(decode_head(apart, NOW)) == plain(state)
+    assert len(together) < 50 * 2000 < len(apart)
+
+
+def test_a_head_of_a_recorded_session_has_its_messages_alone() -> None:
+    """Of a batch for others single messages, of one that is mostly for it all; they have aged."""
+    expires = Message(b"a", b"%d", 1, False, b"", NOW + 60, None)
+    packet = one_message().packet(5, 1, False, 1)
+    batches = [
+        encode_batch(KEYS[0], 1, packet * 9, 9, 5, 1),
+        encode_batch(LOCAL, 1, packet * 2, 2, 5, 1),
+        encode_message(expires, KEYS[1], 7, NOW),
+    ]
+    image = Image()
+    records = [
+        *(encode_origin(index, KEYS[index - 1]) for index in (1, 2)),
+        *(encode_entry(True, 1_000_000, batch) for batch in batches),
+        SessionRecord(5, NEW, 4, 9.0, 3, 0, b"c", b"", b"").encode(),
+        encode_got(1, 3, [5 << 16 | 8, 4 << 48 | 5 << 16]),
+        encode_got(0, 1, [5 << 16, 1 << 48 | 5 << 16]),
+        GotAsRecord(2, 7, 5, 0, 1, True, b"\x0b\x02", b"").encode(),
+        encode_acknowledged(5, PUBREC_HEAD + b"\0\x09"),
+    ]
+    image.take(1_000_000, b"".join(records))
+    messages = RecordedMessages(image, NOW, 1_000_000)
+    head = recorded_head(5, image.sessions[5], messages, {}, 1_010_000)
+    assert head.count(packet) == 4
+    state = decode_head(head, NOW)
+    assert [(i.place, i.packet_id, i.message.name, i.ids) for i in state.items] == [
+        (IN_FLIGHT, 8, (KEYS[0], 3), b""),
+        (IS_RELEASED, 9, None, b""),
+        (WAITING, 0, (KEYS[0], 7), b""),
+        (WAITING, 0, None, b""),
+        (WAITING, 0, None, b""),
+        (WAITING, 0, (KEYS[1], 7), b"\x0b\x02"),
+    ]
+    assert state.items[-1].message.expires_at == NOW + 50
+    assert (state.created, state.expiry, state.next_packet_id) == (3, 9.0, 8)
+
+
+def test_what_is_left_of_messages_is_counted_from_when_the_head_was_made() -> None:
+    state = with_item()
+    state.items[0].message.expires_at = NOW + 60.25
+    (item,) = decode_head(encode_head(state, NOW), NOW + 1000).items
+    assert item.message.expires_at == pytest.approx(NOW + 1060.25, abs=0.001)
 
 
 def test_a_session_becomes_the_same_session() -> None:
@@ -244,14 +363,12 @@ def test_a_session_becomes_the_same_session() -> None:
     client.vanish()
     session = here.session("c")
     assert len(session.inflight) == 2
-    state = decode_state(
-        encode_state(state_of(session, {}, here.node.dispatcher), here.now), there.now, Limits()
-    )
+    state = decode_head(encode_head(state_of(session, {}), here.now), there.now)
     assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
     moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
     there.node.connection_lost(there.peers[0].conn, "gone", there.now)
     restore(state, moved, there.node.dispatcher, there.node.cluster.subscription_starts)
-    assert plain(state_of(moved, {}, there.node.dispatcher)) == plain(state)
+    assert plain(state_of(moved, {})) == plain(state)
     assert [type(o) for o in moved.queue].count(SharedOutgoing) == 1
     assert RELEASED in moved.inflight.values()
     again = there.connect("c", clean=False, properties={0x11: 60, 0x21: 1})
@@ -340,9 +457,7 @@ def test_a_session_begins_where_its_oldest_subscription_does() -> None:
         subscription = Subscription(session, f"a/{number}", 1)
         subscription.start = SubscriptionStart(NOW, begins, set(), (0, 0, 0))
         world.node.dispatcher.subscribe(subscription, None, f"a/{number}")
-    assert {
-        key: w.top for key, w in state_of(session, {}, world.node.dispatcher).before.items()
-    } == {KEYS[0]: 3}
+    assert {key: w.top for key, w in state_of(session, {}).before.items()} == {KEYS[0]: 3}
 
 
 def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
@@ -359,15 +474,15 @@ def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
 )
 def test_bent_beginnings_are_refused(state: SessionState) -> None:
     with pytest.raises(MalformedPacket):
-        decode_state(encode_state(state, NOW), NOW, Limits())
+        decode_head(encode_head(state, NOW), NOW)
 
 
 @pytest.mark.parametrize("began", [float("nan"), float("inf"), -float("inf")])
 def test_an_impossible_begin_of_a_session_is_refused(began: float) -> None:
-    data = encode_state(begun(KEYS[0], began=7.0), NOW)
+    data = encode_head(begun(KEYS[0], began=7.0), NOW)
     assert data.count(struct.pack(">d", 7.0)) == 1
     with pytest.raises(MalformedPacket):
-        decode_state(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW, Limits())
+        decode_head(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW)
 
 
 @given(vectors, vectors)

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.base.broker_id import ID_BYTES
-from mqttree.broker.persistence.records import (
+from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.sessions.records import (
     NEW,
     EntryRecord,
     GotAsRecord,
@@ -26,14 +27,17 @@ from mqttree.broker.persistence.records import (
     SubscribedRecord,
     decode_got,
     decode_got_run,
+    decode_last_id,
     decode_number,
     decode_sent,
     decode_snapshot_end,
     encode_absorbed,
     encode_acknowledged,
     encode_delivered,
+    encode_given,
     encode_got,
     encode_incoming,
+    encode_last_id,
     encode_members,
     encode_origin,
     encode_owed,
@@ -48,9 +52,10 @@ from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, 
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.message_batch import MessageBatch
+    from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.message import Name
 
-AS_PUBLISHED = 0
+AS_PUBLISHED = 3
 """The QoS of a message that a session has as it was published."""
 
 Waiting = tuple["Name", int, bool, bytes, bytes]
@@ -64,6 +69,7 @@ class RecordedSession:
     __slots__ = (
         "absorbed",
         "delivered",
+        "given",
         "head",
         "incoming",
         "inflight",
@@ -83,8 +89,8 @@ class RecordedSession:
         self.start_time: StartTimeRecord | None = None
         # The same, of what it has had at other brokers.
         self.delivered = b""
-        # Bodies of OWED and ABSORBED, without its number.
-        self.owed = self.absorbed = b""
+        # Bodies of OWED, ABSORBED and GIVEN, without its number.
+        self.owed = self.absorbed = self.given = b""
         self.queue: deque[Waiting] = deque()
         # None: PUBREC has come.
         self.inflight: dict[int, Waiting | None] = {}
@@ -99,6 +105,56 @@ class RecordedSession:
             self.last = packet_id
         else:
             self.queue.append(waiting)
+
+    def names(self) -> list[Name]:
+        """Return the names of the messages that it has."""
+        waiting = (*self.inflight.values(), *self.queue)
+        return [one[0] for one in waiting if one is not None]
+
+
+def session_records(number: int, recorded: RecordedSession) -> Iterator[bytes]:
+    """Yield what is recorded of the session with a `number`, but for its messages."""
+    yield recorded.head._replace(flags=recorded.head.flags | NEW).encode()
+    for subscription in recorded.subscriptions.values():
+        yield subscription.encode()
+    if recorded.start_vector:
+        yield encode_start_vector(number, recorded.start_vector)
+    if recorded.start_time is not None:
+        yield recorded.start_time.encode()
+    if recorded.delivered:
+        yield encode_delivered(number, recorded.delivered)
+    if recorded.owed:
+        yield encode_owed(number, recorded.owed)
+    if recorded.absorbed:
+        yield encode_absorbed(number, recorded.absorbed)
+    if recorded.given:
+        yield encode_given(number, recorded.given)
+    if recorded.incoming:
+        packet_ids = b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
+        yield encode_incoming(number, packet_ids)
+
+
+def got_records(
+    number: int, recorded: RecordedSession, indexes: dict[bytes, int]
+) -> Iterator[bytes]:
+    """Yield what a session has queued and in flight. `number`: of the session, `recorded`;
+    `indexes`: of origins."""
+    for packet_id, waiting in [
+        *recorded.inflight.items(),
+        *((0, waiting) for waiting in recorded.queue),
+    ]:
+        if waiting is None:
+            yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
+            continue
+        (origin, sequence), qos, retain, ids, shared = waiting
+        index = indexes[origin]
+        if qos == AS_PUBLISHED:
+            yield encode_got(index, sequence, [number << 16 | packet_id])
+        else:
+            how = qos, retain, ids, shared
+            yield GotAsRecord(index, sequence, number, packet_id, *how).encode()
+    if recorded.last:
+        yield encode_last_id(number, recorded.last)
 
 
 class Image:
@@ -159,6 +215,8 @@ class Image:
             Kind.MEMBERS: self._members,
             Kind.OWED: self._owed,
             Kind.ABSORBED: self._absorbed,
+            Kind.GIVEN: self._given,
+            Kind.LAST_ID: self._last_id,
         }
 
     def begin(self, *, full_snapshot: bool = False) -> None:
@@ -193,18 +251,26 @@ class Image:
         self._handle(records)
 
     def _handle(self, records: list[tuple[int, bytes]]) -> None:
-        take = self._take
         for kind, body in records:
-            handler = take.get(kind)
-            if handler is None:
-                raise JournalError(
-                    f"holds a record of the kind {kind}, which this release does not know"
-                )
-            try:
-                handler(body)
-            except (struct.error, LookupError, UnicodeDecodeError):
-                # The checksum is right, so this is a fault of the broker and not of the disk.
-                self.skipped += 1
+            self.apply(kind, body)
+
+    def apply(self, kind: int, body: bytes) -> None:
+        """Apply a record. Raises JournalError: it is of an unknown kind."""
+        handler = self._take.get(kind)
+        if handler is None:
+            raise JournalError(
+                f"holds a record of the kind {kind}, which this release does not know"
+            )
+        try:
+            handler(body)
+        except (struct.error, LookupError, UnicodeDecodeError):
+            # The checksum is right, so this is a fault of the broker and not of the disk.
+            self.skipped += 1
+
+    def vector(self, now: float) -> Vector:
+        """Return which messages its SEEN say to have been here. Raises MalformedPacket. `now`:
+        s."""
+        return decode_vector(b"".join(self.seen.values()), now)
 
     # ---------------------------------------------------------------- one file of several
 
@@ -233,8 +299,8 @@ class Image:
             if record.logged or any((batch.key, number) in names for number in numbers):
                 yield record.encode()
         for number, recorded in self.sessions.items():
-            yield from self._session_records(number, recorded)
-            yield from self._got_records(number, recorded, indexes)
+            yield from session_records(number, recorded)
+            yield from got_records(number, recorded, indexes)
         for body in self.retained.values():
             yield encode_retained(body)
         if self.members is not None:
@@ -242,54 +308,11 @@ class Image:
         yield from map(encode_shared, self.shared)
         yield encode_seen(b"".join(self.seen.values()))
 
-    def _session_records(self, number: int, recorded: RecordedSession) -> Iterator[bytes]:
-        yield recorded.head._replace(flags=recorded.head.flags | NEW).encode()
-        for subscription in recorded.subscriptions.values():
-            yield subscription.encode()
-        if recorded.start_vector:
-            yield encode_start_vector(number, recorded.start_vector)
-        if recorded.start_time is not None:
-            yield recorded.start_time.encode()
-        if recorded.delivered:
-            yield encode_delivered(number, recorded.delivered)
-        if recorded.owed:
-            yield encode_owed(number, recorded.owed)
-        if recorded.absorbed:
-            yield encode_absorbed(number, recorded.absorbed)
-        if recorded.incoming:
-            packet_ids = b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
-            yield encode_incoming(number, packet_ids)
-
-    def _got_records(
-        self, number: int, recorded: RecordedSession, indexes: dict[bytes, int]
-    ) -> Iterator[bytes]:
-        """Yield what a session has queued and in flight. `number`: of the session, `recorded`;
-        `indexes`: of origins."""
-        for packet_id, waiting in [
-            *recorded.inflight.items(),
-            *((0, waiting) for waiting in recorded.queue),
-        ]:
-            if waiting is None:
-                yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
-                continue
-            (origin, sequence), qos, retain, ids, shared = waiting
-            index = indexes[origin]
-            if qos == AS_PUBLISHED:
-                yield encode_got(index, sequence, [number << 16 | packet_id])
-            else:
-                how = qos, retain, ids, shared
-                yield GotAsRecord(index, sequence, number, packet_id, *how).encode()
-
     # ---------------------------------------------------------------- messages
 
     def names(self) -> set[Name]:
         """Return the names of the messages that sessions have."""
-        return {
-            waiting[0]
-            for recorded in self.sessions.values()
-            for waiting in (*recorded.inflight.values(), *recorded.queue)
-            if waiting is not None
-        }
+        return {name for recorded in self.sessions.values() for name in recorded.names()}
 
     def batches(self) -> Iterator[tuple[EntryRecord, MessageBatch]]:
         """Yield the entries that can be read, and their batches."""
@@ -314,12 +337,14 @@ class Image:
 
     def _got(self, body: bytes) -> None:
         index, first, items = decode_got(body)
-        items = [item for item in items if item[1] in self.sessions]
-        if items:
-            names = self._names(index, first, 1 + max(place for place, _, _ in items))
-            for place, session, packet_id in items:
-                waiting = names[place], AS_PUBLISHED, False, b"", b""
-                self.sessions[session].got(packet_id, waiting)
+        found: dict[int, Waiting] = {}
+        for place, session, packet_id in items:
+            if (recorded := self.sessions.get(session)) is None:
+                continue
+            if (waiting := found.get(place)) is None:
+                [name] = self._names(index, first + place, 1)
+                waiting = found[place] = name, AS_PUBLISHED, False, b"", b""
+            recorded.got(packet_id, waiting)
 
     def _got_as(self, body: bytes) -> None:
         r = GotAsRecord.decode(body)
@@ -378,6 +403,16 @@ class Image:
         number, owed = decode_number(body)
         if (recorded := self.sessions.get(number)) is not None:
             recorded.owed = owed
+
+    def _given(self, body: bytes) -> None:
+        number, given = decode_number(body)
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.given = given
+
+    def _last_id(self, body: bytes) -> None:
+        number, packet_id = decode_last_id(body)
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.last = packet_id
 
     def _absorbed(self, body: bytes) -> None:
         number, absorbed = decode_number(body)

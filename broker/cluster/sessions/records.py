@@ -1,45 +1,22 @@
-"""The journal of one broker as bytes: what it has to know after a restart (decision 21). Pure.
+"""What brokers record of sessions and messages, as bytes: in journals (decision 21), on the streams
+to standbys, and when a session goes to another broker. Pure.
 
-    file     header, frames: one segment; segments follow each other without gaps
-    header   "mqttree journal\\n", u16 version, broker id, u64 segment, u32 CRC-32 of these
-    frame    u32 size of its records, u32 CRC-32 of time and records, u64 time of day (ms), records
     record   u8 kind, u32 size, body
 
-A frame is all that one turn of the event loop changed, or a few turns: it counts whole or not at
-all. Of a file everything counts up to the first frame that is cut off or damaged. All numbers are
-big-endian; times are ms since the epoch, 0 for never.
+All numbers are big-endian; times are ms since the epoch, 0 for never.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Final, NamedTuple
-from zlib import crc32
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
 from mqttree.broker.cluster.link.message_batch import MessageBatch
 from mqttree.broker.core.session import ABSORBED, Absorbed
 
-VERSION = 7
-"""Each has its own records; a broker reads the files of its own version."""
-FULL_SNAPSHOT = 0x8000
-"""Added to the version of a segment that began after a failed write. Its records do not continue
-those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
-ignored, unless it is the first segment."""
-MAGIC = b"mqttree journal\n"
-
-_HEADER = struct.Struct(">16sH8sQ")
-HEADER_SIZE = _HEADER.size + 4
-_FRAME = struct.Struct(">IIQ")
-FRAME_SIZE = _FRAME.size
-_RECORD = struct.Struct(">BI")
-
-MAX_FRAME = 1 << 31
-"""bytes; a frame that claims to be larger is damaged: one turn of the loop reads some MB, and a
-packet has 256 MiB at most."""
-
+RECORD: Final = struct.Struct(">BI")
 
 LOCAL: Final = bytes(16)
 """The origin, in an ENTRY, of messages without a name: their numbers are those of this journal."""
@@ -102,149 +79,12 @@ class Kind:
     ABSORBED: Final = 25
     """Which older sessions at other brokers have been merged into a session, though their brokers
     may not know yet."""
-
-
-BULK = frozenset((Kind.ORIGIN, Kind.ENTRY, Kind.RETAINED))
-"""Kinds that refer to nothing. They may be moved ahead, as other records refer to them."""
-
-
-# ---------------------------------------------------------------- files and frames
-
-
-def encode_header(
-    broker_id: bytes, segment: int, *, full_snapshot: bool = False, version: int = VERSION
-) -> bytes:
-    """Return the beginning of a file.
-
-    `broker_id`: 8 bytes. `segment`: the number of the segment. `full_snapshot`: it begins after a
-    failed write (`FULL_SNAPSHOT`). `version`: of the records that follow.
-    """
-    head = _HEADER.pack(
-        MAGIC, version | FULL_SNAPSHOT if full_snapshot else version, broker_id, segment
-    )
-    return head + crc32(head).to_bytes(4, "big")
-
-
-def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
-    """Check the beginning of a file. Returns False if it is cut off or damaged, so that the file is
-    ignored.
-
-    `data`: HEADER_SIZE bytes or fewer. `broker_id`, `segment`: what it must contain.
-
-    Raises JournalError: it is no journal, of another version, or of another broker.
-    """
-    if not any(data):
-        # A power cut may leave a new file with its size and zeros in it.
-        return False
-    if not data.startswith(MAGIC) and not MAGIC.startswith(data[: len(MAGIC)]):
-        raise JournalError("is not a journal of mqttree")
-    if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(
-        data[_HEADER.size : HEADER_SIZE], "big"
-    ):
-        return False
-    _, version, whose, number = _HEADER.unpack_from(data)
-    version &= ~FULL_SNAPSHOT
-    if version != VERSION:
-        other = "a newer" if version > VERSION else "an older"
-        raise JournalError(
-            f"has version {version}, and this release reads {VERSION}:"
-            f" it was written by {other} one"
-        )
-    if whose != broker_id:
-        raise JournalError(f"is of broker {whose.hex()}, and this one is {broker_id.hex()}")
-    if number != segment:
-        raise JournalError(f"is segment {number}: it was renamed")
-    return True
-
-
-def is_full_snapshot(header: bytes) -> bool:
-    """Return whether the segment with this (valid) header starts with a full snapshot."""
-    return header[len(MAGIC)] & FULL_SNAPSHOT >> 8 != 0
-
-
-def encode_frame(records: list[bytes], wall: int) -> bytes:
-    """Return a frame of encoded records. `wall`: the time of day (ms)."""
-    body = b"".join(records)
-    return _FRAME.pack(len(body), crc32(body, crc32(wall.to_bytes(8, "big"))), wall) + body
-
-
-def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
-    """Return encoded records as several frames, for more than one frame may hold.
-
-    `records`: encoded. `wall`: the time of day (ms). `most`: bytes of a frame, more if one record
-    is larger. Messages come first, as the other records refer to them.
-    """
-    bulk = [record for record in records if record[0] in BULK]
-    frames: list[bytes] = []
-    found: list[bytes] = []
-    size = 0
-    for record in (*bulk, *(record for record in records if record[0] not in BULK)):
-        if found and size + len(record) > most:
-            frames.append(encode_frame(found, wall))
-            found, size = [], 0
-        found.append(record)
-        size += len(record)
-    frames.append(encode_frame(found, wall))
-    return b"".join(frames)
-
-
-class Cut(NamedTuple):
-    """The place in a file from which on it cannot be read."""
-
-    at: int
-    why: str
-
-
-def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
-    """Yield (time of day in ms, records) of each frame of `stream` from `at` on, which is where it
-    stands, and last a Cut if data follows that is no frame. Raises OSError."""
-    while True:
-        head = stream.read(FRAME_SIZE)
-        if not head:
-            return
-        if len(head) < FRAME_SIZE:
-            yield Cut(at, "is cut off")
-            return
-        size, check, wall = _FRAME.unpack(head)
-        if not size or size > MAX_FRAME:
-            yield Cut(at, "is damaged")
-            return
-        body = stream.read(size)
-        if len(body) < size:
-            yield Cut(at, "is cut off")
-            return
-        if crc32(body, crc32(head[8:])) != check:
-            yield Cut(at, "is damaged")
-            return
-        yield wall, body
-        at += FRAME_SIZE + size
-
-
-_LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x19])")
-
-
-def frame_within(data: bytes) -> bool:
-    """Return whether a complete frame begins anywhere in `data`, which follows a cut. If so, the
-    file is damaged there; if not, its end was torn off by a crash."""
-    tried = 0
-    view = memoryview(data)
-    for found in _LIKE_A_FRAME.finditer(data):
-        at = found.start()
-        size, check, _ = _FRAME.unpack_from(data, at)
-        begin = at + FRAME_SIZE
-        if (
-            size < _RECORD.size
-            or begin + size > len(data)
-            or _RECORD.unpack_from(data, begin)[1] > size - _RECORD.size
-        ):
-            continue
-        if crc32(view[begin : begin + size], crc32(view[at + 8 : begin])) == check:
-            return True
-        tried += 1
-        if tried > 1000:
-            # Too many places look like a frame to try them all: do not throw the data away.
-            return True
-    return False
+    GIVEN: Final = 26
+    """Which messages a session got from logs and older sessions, if a broker with an older one may
+    come back (`merge`). It is in heads alone (`session_head`)."""
+    LAST_ID: Final = 27
+    """The packet identifier that a message to the session was given last, also if it has been
+    acknowledged."""
 
 
 def read_records(frame: bytes) -> list[tuple[int, bytes]]:
@@ -252,7 +92,7 @@ def read_records(frame: bytes) -> list[tuple[int, bytes]]:
     up."""
     found = []
     at, end = 0, len(frame)
-    unpack = _RECORD.unpack_from
+    unpack = RECORD.unpack_from
     try:
         while at < end:
             kind, size = unpack(frame, at)
@@ -263,6 +103,19 @@ def read_records(frame: bytes) -> list[tuple[int, bytes]]:
     if at != end:
         raise JournalError("holds a record that is cut off")
     return found
+
+
+def record_at(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """Return kind and body of the record at `at`, and where the next one begins. Raises
+    JournalError: it is cut off."""
+    if at + RECORD.size > len(data):
+        raise JournalError("a record is cut off")
+    kind, size = RECORD.unpack_from(data, at)
+    begin = at + RECORD.size
+    end = begin + size
+    if end > len(data):
+        raise JournalError("a record is cut off")
+    return kind, data[begin:end], end
 
 
 # ---------------------------------------------------------------- records
@@ -286,12 +139,13 @@ _WHOLE_ACKNOWLEDGED = struct.Struct(">BII")
 _RETAINED = struct.Struct(">QQQQB16sHI")
 _SNAPSHOT_END = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
+_LAST_ID = struct.Struct(">IH")
 _START_TIME = struct.Struct(">Idd")
 
 
 def _record(kind: int, *parts: bytes) -> bytes:
     """Return a record: its head, and a body of `parts`."""
-    return b"".join((_RECORD.pack(kind, sum(map(len, parts))), *parts))
+    return b"".join((RECORD.pack(kind, sum(map(len, parts))), *parts))
 
 
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
@@ -583,7 +437,7 @@ def encode_delivered(session: int, vector: bytes) -> bytes:
 
 
 def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
-    """Return numbers, by origin, as in OWED."""
+    """Return numbers, by origin, as in OWED and GIVEN."""
     return b"".join(
         key + len(ranges).to_bytes(2, "big") + encode_pairs(ranges) for key, ranges in owed.items()
     )
@@ -594,9 +448,25 @@ def encode_owed(session: int, body: bytes) -> bytes:
     return _record(Kind.OWED, _NUMBER.pack(session), body)
 
 
+def encode_last_id(session: int, packet_id: int) -> bytes:
+    """Return LAST_ID of a session."""
+    return _record(Kind.LAST_ID, _LAST_ID.pack(session, packet_id))
+
+
+def decode_last_id(body: bytes) -> tuple[int, int]:
+    """Return what `encode_last_id` was given. Raises struct.error."""
+    session, packet_id = _LAST_ID.unpack(body)
+    return session, packet_id
+
+
+def encode_given(session: int, body: bytes) -> bytes:
+    """Return GIVEN of a session. `body`: of `owed_body`."""
+    return _record(Kind.GIVEN, _NUMBER.pack(session), body)
+
+
 def decode_owed(body: bytes) -> dict[bytes, Ranges]:
-    """Return the numbers, by origin, of the body of OWED behind the session's number. Raises
-    MalformedPacket."""
+    """Return the numbers, by origin, of the body of OWED or GIVEN behind the session's number.
+    Raises MalformedPacket."""
     owed: dict[bytes, Ranges] = {}
     at = 0
     while at < len(body):
@@ -646,7 +516,7 @@ def encode_snapshot_end(segment: int, size: int) -> bytes:
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
     """Return the session's number and the rest of the body of END, UNSUBSCRIBED, ACKNOWLEDGED,
-    INCOMING, START_VECTOR, DELIVERED, OWED and ABSORBED. Raises struct.error."""
+    INCOMING, START_VECTOR, DELIVERED, OWED, ABSORBED and GIVEN. Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 

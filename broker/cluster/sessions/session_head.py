@@ -1,0 +1,346 @@
+"""A *head*: a client's session as bytes, for the broker that takes it (docs/decisions/0016).
+
+It is records (`records`), in any order, of one session: SESSION, and what there is of ORIGIN,
+SUBSCRIBED, START_VECTOR, START_TIME, ABSORBED, INCOMING, GOT, GOT_AS, ACKNOWLEDGED (PUBREC alone)
+and LAST_ID. SEEN says what it was offered, GIVEN what it got besides; ENTRY has each of its
+messages, as it was when the head was made. SNAPSHOT_END is last, with the bytes before it.
+
+All that another broker sends is checked as if a client had sent it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Final
+
+from mqttree.broker.base.sequence_set import MAX_ORIGINS
+from mqttree.broker.cluster.link.message_batch import (
+    MAX_BATCH_PACKETS,
+    MAX_BYTES,
+    age_batch,
+    check_properties,
+    encode_batch,
+    is_topic_name,
+)
+from mqttree.broker.cluster.link.origin_keys import split_key
+from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.image import Image, got_records, session_records
+from mqttree.broker.cluster.sessions.recorded_states import reading_session
+from mqttree.broker.cluster.sessions.records import (
+    LOCAL,
+    NAMED,
+    NEW,
+    EntryRecord,
+    JournalError,
+    Kind,
+    SessionRecord,
+    decode_snapshot_end,
+    encode_entry,
+    encode_given,
+    encode_origin,
+    encode_seen,
+    encode_snapshot_end,
+    owed_body,
+    record_at,
+)
+from mqttree.broker.cluster.sessions.session_records import SessionRecords, single
+from mqttree.broker.cluster.sessions.session_state import (
+    IN_FLIGHT,
+    IS_RELEASED,
+    EncodedSubscription,
+    Item,
+    SessionState,
+)
+from mqttree.broker.core.message import Message, Name, encode_halves
+from mqttree.broker.core.session import MAX_ABSORBED
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.publish_header import PACKET_IDS
+from mqttree.broker.wire.varint import read_length
+from mqttree.routing.topic_filter import valid_topic_filter
+
+if TYPE_CHECKING:
+    from mqttree.broker.base.sequence_set import Ranges
+    from mqttree.broker.cluster.limits import ClusterLimits
+    from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.cluster.sessions.image import RecordedSession
+    from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
+
+MAX_GIVEN: Final = 10_000
+"""ranges of numbers of one origin that a session got from logs and older sessions, and that go with
+it when it moves: as many as its queue may have messages. Of more the oldest are forgotten, and
+their messages may come twice."""
+
+LATEST: Final = 1e10
+"""s, 300 years; a later start is invalid."""
+
+READ_WORK: Final = 3
+"""steps of work for each subscription or message that is decoded."""
+
+UNIT: Final = 8
+"""bytes of a record that count as one of these: as of an item of GOT."""
+
+NUMBER: Final = 1
+"""The number of the session in a head that is made of a session here."""
+
+_KINDS: Final = frozenset(
+    (
+        Kind.ORIGIN,
+        Kind.SESSION,
+        Kind.SUBSCRIBED,
+        Kind.GOT,
+        Kind.GOT_AS,
+        Kind.ACKNOWLEDGED,
+        Kind.INCOMING,
+        Kind.SEEN,
+        Kind.START_VECTOR,
+        Kind.START_TIME,
+        Kind.ABSORBED,
+        Kind.GIVEN,
+        Kind.LAST_ID,
+    )
+)
+
+
+class HeadRecords(SessionRecords):
+    """Makes the records of a head."""
+
+    def __init__(self, now: float) -> None:
+        """`now`: s, when what is left of messages that expire is right."""
+        self._records: list[bytes] = []
+        super().__init__(self._records.append)
+        self._now = now
+        self._copied: dict[bytes, set[int]] = {}
+        self._nameless: dict[Message, int] = {}
+        # Packets that become one ENTRY, as their messages follow each other.
+        self._packets: list[bytes] = []
+        self._key, self._qos, self._next, self._size = b"", 0, 0, 0
+
+    def require(self, message: Message) -> int:
+        """Have a message recorded; returns its number."""
+        key, qos = message.origin, message.qos
+        number = message.sequence
+        if not key:
+            number = self._nameless.setdefault(message, len(self._nameless) + 1)
+        copied = self._copied.setdefault(key, set())
+        if number in copied:
+            return number
+        copied.add(number)
+        if message.retain or message.expires_at is not None:
+            data, at = single(message, number, self._now)
+            self._entry(age_batch(data, round((self._now - at) * 1000)))
+            return number
+        if (
+            number != self._next
+            or key != self._key
+            or qos != self._qos
+            or self._size > MAX_BYTES
+            or len(self._packets) == MAX_BATCH_PACKETS
+        ):
+            self._end_batch()
+            self._key, self._qos, self._size = key, qos, 0
+        topic, payload, properties = message.topic, message.payload, message.properties
+        head, tail = encode_halves(topic, payload, 5, qos, False, properties)
+        packet = head + PACKET_IDS[1] + tail if qos else head + tail
+        self._packets.append(packet)
+        self._size += len(packet)
+        self._next = number + 1
+        return number
+
+    def _end_batch(self) -> None:
+        packets, self._packets = self._packets, []
+        if packets:
+            count, key = len(packets), self._key or LOCAL
+            first = self._next - count
+            self._entry(encode_batch(key, first, b"".join(packets), count, 5, self._qos))
+
+    def _entry(self, batch: bytes) -> None:
+        self.record(encode_entry(False, 0, batch))
+
+    def end(self) -> bytes:
+        """Return the head, of which all is recorded."""
+        self._end_batch()
+        return ended(self._records)
+
+
+def ended(records: list[bytes]) -> bytes:
+    """Return a head of these `records`."""
+    size = sum(map(len, records))
+    return b"".join((*records, encode_snapshot_end(0, size)))
+
+
+def encoding(
+    state: SessionState, subscriptions: Iterable[EncodedSubscription], now: float, at_once: int
+) -> Generator[int, None, bytes]:
+    """Return the head of a session, made some of it at a time; yields the steps of work that it
+    took (`Turns.go`).
+
+    `state`: what the session is at `now` (s), with these `subscriptions`; `at_once`: subscriptions
+    or messages of a step.
+    """
+    head = HeadRecords(now)
+    flags = NEW if state.username is None else NEW | NAMED
+    texts = b"", (state.username or "").encode(), b""
+    owner = None if state.owner is None else state.owner.encode()
+    ages = state.created, state.floor
+    attributes = SessionRecord(NUMBER, flags, 0, state.expiry, 0, 0, *texts, None, owner, ages)
+    head.record(attributes.encode())
+    head.record(encode_seen(encode_vector(state.seen)))
+    if state.given:
+        head.record(encode_given(NUMBER, given_body(state.given)))
+    yield from head.whole(NUMBER, state, subscriptions, 0.0, at_once)
+    return head.end()
+
+
+def given_body(given: dict[bytes, Ranges]) -> bytes:
+    """Return the body of GIVEN behind the session's number: the newest of the numbers `given` to a
+    session."""
+    return owed_body({key: ranges[-MAX_GIVEN:] for key, ranges in given.items()})
+
+
+def recorded_head(
+    number: int, recorded: RecordedSession, messages: RecordedMessages, seen: Vector, wall: int
+) -> bytes:
+    """Return the head of a session as it was recorded.
+
+    `number`, `recorded`: of the session; `messages`: of its image; `seen`: what it was offered;
+    `wall`: the time of day (ms).
+
+    Raises:
+        MalformedPacket: a batch of its messages cannot be read.
+    """
+    names = recorded.names()
+    indexes = {origin: index for index, origin in enumerate(sorted({b"", *(n[0] for n in names)}))}
+    return ended(
+        [
+            *(encode_origin(index, origin) for origin, index in indexes.items() if index),
+            *messages.copies(names, wall),
+            *session_records(number, recorded),
+            encode_seen(encode_vector(seen)),
+            *got_records(number, recorded, indexes),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- from bytes
+
+
+def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, None, SessionState]:
+    """Return the session in a head, decoded some of it at a time; yields the steps of work that it
+    took (`Turns.go`).
+
+    `data`: the head; `now`: s; `limits`: of its subscriptions.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: it is truncated, beyond the limits, or has a value that
+        MQTT does not allow.
+    """
+    at_once = limits.session_read
+    image = Image()
+    messages: dict[Name, Message] = {}
+    try:
+        yield from _records(data, image, messages, now, at_once)
+        if image.skipped or len(image.sessions) != 1:
+            raise MalformedPacket("session with a record that cannot be read")
+        (recorded,) = image.sessions.values()
+        if len(recorded.subscriptions) > limits.max_subscriptions:
+            raise MalformedPacket("session with too many subscriptions")
+        state = yield from reading_session(recorded, messages.get, now, at_once)
+    except (JournalError, struct.error, LookupError, UnicodeDecodeError) as error:
+        raise MalformedPacket(f"session that cannot be read: {error}") from None
+    state.seen = image.vector(now)
+    if (start := recorded.start_time) is not None:
+        state.began, state.open = start.at, set(start.origins)
+        if not (abs(start.at) < LATEST and state.open <= state.before.keys()):
+            raise MalformedPacket("session with a start out of range")
+    _check(state)
+    for number, subscription in enumerate(state.subscriptions, 1):
+        _check_subscription(subscription)
+        if not number % at_once:
+            yield at_once
+    for number, item in enumerate(state.items, 1):
+        _check_item(item)
+        if not number % at_once:
+            yield at_once
+    return state
+
+
+def _records(
+    data: bytes, image: Image, messages: dict[Name, Message], now: float, at_once: int
+) -> Generator[int, None, None]:
+    """Read the records of a head (`data`) into an `image`, and its `messages`."""
+    at = done = 0
+    kind, body = 0, b""
+    while at < len(data):
+        begin = at
+        kind, body, at = record_at(data, at)
+        if kind == Kind.ENTRY:
+            batch = EntryRecord.decode(body).batch()
+            if batch.key:
+                split_key(batch.key)
+            for number, message in batch.messages(now):
+                if not is_topic_name(message.topic):
+                    raise MalformedPacket("session with a message that has no topic name")
+                check_properties(message.properties)
+                if not batch.key:
+                    # What names it is in this head alone.
+                    message.sequence = 0
+                messages[batch.key, number] = message
+            done += batch.count
+        elif kind in _KINDS:
+            image.apply(kind, body)
+        elif kind != Kind.SNAPSHOT_END or at != len(data) or decode_snapshot_end(body)[1] != begin:
+            raise MalformedPacket(f"session with a record of the kind {kind}, or truncated")
+        done += 1 + len(body) // UNIT
+        if done >= at_once:
+            yield done * READ_WORK
+            done = 0
+    if kind != Kind.SNAPSHOT_END:
+        raise MalformedPacket("session that is truncated")
+
+
+def _check(state: SessionState) -> None:
+    """Refuse what no session can be, but for its subscriptions and messages."""
+    names = (state.username or "").encode(), (state.owner or "").encode()
+    if not state.expiry >= 0:  # nor NaN
+        raise MalformedPacket("session with a negative expiry interval")
+    if max(map(len, names)) > 65_535 or max(state.created, state.floor) >> 63:
+        raise MalformedPacket("session with a user name or a stamp out of range")
+    if len(state.absorbed) > MAX_ABSORBED or len(state.given) > MAX_ORIGINS:
+        raise MalformedPacket("session with too many older ones, or too many origins")
+    for key, ranges in state.given.items():
+        split_key(key)
+        if len(ranges) > MAX_GIVEN:
+            raise MalformedPacket("session with too many ranges of sequence numbers")
+
+
+def _check_subscription(subscription: EncodedSubscription) -> None:
+    topic_filter, qos, _, _, identifier = subscription
+    levels = topic_filter.count("/")
+    if (
+        levels >= MAX_TOPIC_LEVELS
+        or not valid_topic_filter(topic_filter)
+        or qos == 3
+        or identifier > 268_435_455
+    ):
+        raise MalformedPacket("session with an invalid subscription")
+
+
+def _check_item(item: Item) -> None:
+    sent = item.place in (IN_FLIGHT, IS_RELEASED)
+    if item.qos == 3 or (sent and not (item.qos and item.packet_id)) or not _identifiers(item.ids):
+        raise MalformedPacket("session with an invalid message")
+
+
+def _identifiers(ids: bytes) -> bool:
+    """Whether these are encoded Subscription Identifiers and nothing else."""
+    at = 0
+    while at < len(ids):
+        if ids[at] != 0x0B:
+            return False
+        value, after = read_length(ids, at + 1)
+        if after < 0 or not value:
+            return False
+        at = after
+    return True

@@ -1,0 +1,19 @@
+"""Sessions as other brokers send them (`session_head`), made and read at once."""
+
+from __future__ import annotations
+
+from mqttree.broker.cluster.sessions.session_head import decoding, encoding
+from mqttree.broker.cluster.sessions.session_state import SessionState
+from mqttree.broker.limits import Limits
+from mqttree.broker.wire.steps import finish
+
+
+def encode_head(state: SessionState, now: float) -> bytes:
+    """Return the head of a session at `now` (s)."""
+    everything = len(state.subscriptions) + len(state.items) + 1
+    return finish(encoding(state, state.subscriptions, now, everything))
+
+
+def decode_head(data: bytes, now: float) -> SessionState:
+    """Return the session in a head that comes at `now` (s). Raises WireError."""
+    return finish(decoding(data, now, Limits()))
