@@ -22,7 +22,6 @@ from mqttree.broker.cluster.delivery.link_acks import LinkAcks
 from mqttree.broker.cluster.delivery.low_watermarks import LowWatermarks
 from mqttree.broker.cluster.delivery.origins import Origins
 from mqttree.broker.cluster.delivery.orphans import Orphans
-from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
 from mqttree.broker.cluster.delivery.ports import DeliveringBroker, LogJournal
 from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from mqttree.broker.cluster.delivery.replay import LogWalks
@@ -352,7 +351,6 @@ class ClusterParts:
         self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.delivered_ranges
         )
-        self.pinned_entries: PinnedEntries = PinnedEntries(node, self.replay_log)
         self.tombstones: Tombstones = Tombstones(node, self.directory)
         self._build_handover(node)
         self.queue_merge: QueueMerge = QueueMerge(
@@ -402,7 +400,6 @@ class ClusterParts:
             bus=self.bus,
             contents=contents,
             under_way=under_way,
-            pinned_entries=self.pinned_entries,
             recently_elsewhere=self.recently_elsewhere,
         )
 
@@ -433,7 +430,6 @@ class ClusterParts:
             origins=self.origins,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
-            pinned_entries=self.pinned_entries,
             delivered_ranges=self.delivered_ranges,
             history=self.session_history,
             queues=self.queue_merge,
@@ -452,7 +448,6 @@ class ClusterParts:
             posted=self.posted_sessions,
             competing=competing,
             restoration=restoration,
-            pinned_entries=self.pinned_entries,
             handover=self.handover,
             merging=self.session_merge,
             reporting=self,
@@ -528,12 +523,7 @@ class ClusterParts:
         """Bytes that are kept for clients of other brokers, and for what these brokers post,
         about."""
         noted = self.absent_members.memory + self.subscription_starts.memory
-        moving = (
-            self.handover.size
-            + self.takeover.arriving
-            + self.session_merge.arriving
-            + self.pinned_entries.size
-        )
+        moving = self.handover.size + self.takeover.arriving + self.session_merge.arriving
         said = self.database.memory + self.strategy.memory + self.images.size
         return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes
 

@@ -113,7 +113,7 @@ COUNTER_HELP = {
     "replayed": "PUBLISH packets sent again to a link by a resync.",
     "replay_log_trimmed": "Messages that left the replay log because it was full or they were old.",
     "replay_log_lost": "Messages that left the replay log although a member still lacked them.",
-    "replay_log_reserve_full": "Trimmed messages not pinned for takeovers or new groups: no room.",
+    "replay_log_reserve_full": "Trimmed messages not kept for new groups: no room.",
     "ordered_feed_full": "Messages not buffered in a full ordered feed; asked for again.",
     "gaps_forgotten": "Gaps in the sequences of origins that were too many to remember.",
     "routed_dropped": "Messages to one broker that had no route or could not be read.",

@@ -430,7 +430,7 @@ class Succession:
         # When its broker is back, it has the session still: what was given away is known by these.
         lent.given = given_body(numbered(name for name in lent.names() if name[0]))
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = PendingHandover(asked, self._number, seen, len(lent.queue), now)
+        export = PendingHandover(asked, self._number, set(), len(lent.queue), now)
         wall = self._cluster.clock.physical(now)
         export.data = recorded_head(head.number, lent, successor.messages, seen, wall)
         export.rest = encode_rest(seen)

@@ -9,7 +9,7 @@ it: it reaches them by the Protocols in `ports`.
 * `forwarder` takes messages from clients and links and passes them on; `origins` knows which
   sequence numbers of each origin have been here.
 * `replay_log` keeps the recent messages at QoS 1 and 2; `replay` walks it, `link_acks` says how
-  much of it the neighbours have, `pinned_entries` keeps what leaves it too early.
+  much of it the neighbours have.
 * `resync` replays to a neighbour what it lacks before its link is live; `history`
   asks neighbours for what is not in the log here; `orphans` says which origins are gone.
 * `ordered_feed` is one origin as local subscribers get it (`feed_states`: its table),

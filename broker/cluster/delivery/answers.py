@@ -175,7 +175,7 @@ class Answers:
         gone, found = self._logged(asked, in_log)
         parts: list[bytes] = []
         size, compared, more = 0, 0, False
-        wanted = self._wanted(asked, named_too=log.chosen > log.begin or bool(log.pinned))
+        wanted = self._wanted(asked, named_too=log.chosen > log.begin)
         for entry in found:
             if size > CHUNK or compared >= LOOKS:
                 top, more = entry.sequence - 1, True
@@ -196,7 +196,7 @@ class Answers:
         log = self._log
         if not asked.lacks:
             return 0, ()
-        if asked.key == self._origins.key and not log.pinned:
+        if asked.key == self._origins.key:
             first = min(log.first_of(asked.key), LAST)
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
             return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, looked)

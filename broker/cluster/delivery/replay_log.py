@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 from typing import Final, TypeVar
 
@@ -158,7 +158,6 @@ class ReplayLog:
         "on_full",
         "on_needed_dropped",
         "on_pressure",
-        "pinned",
         "room",
         "unsent",
         "warn",
@@ -203,15 +202,13 @@ class ReplayLog:
         self.on_needed_dropped: Callable[[LogEntry, int], None] = _no_need
         self.on_dropped: list[Callable[[LogEntry, int, Connection | None], None]] = []
         """Called with each entry that goes, its position, and whose message pushed it out."""
-        self.pinned: deque[LogEntry] = deque()
-        """Entries that are gone and that `those` finds all the same (`PinnedEntries`)."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def size(self) -> int:
-        """Bytes of all entries in the log; entries that are pinned are not counted."""
+        """Bytes of all entries in the log."""
         return self._bytes
 
     @property
@@ -429,7 +426,7 @@ class ReplayLog:
         found: list[LogEntry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         count = 0
-        for entry in chain(reversed(self._entries), reversed(self.pinned)):
+        for entry in reversed(self._entries):
             if left <= 0 or entry.at < horizon:
                 break
             count += 1

@@ -45,7 +45,6 @@ from mqttree.broker.core.session import Session
 from mqttree.broker.core.session_owner import KEPT, Entry, digest
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
@@ -97,13 +96,12 @@ class Handover:
         bus: UnicastBus,
         contents: SessionContents,
         under_way: MessagesUnderWay,
-        pinned_entries: PinnedEntries,
         recently_elsewhere: RecentlyElsewhere,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions;
         `bus`: carries messages to them; `contents`: what a taker has to know of a session;
-        `under_way`: what is still to come to it; `pinned_entries`: keeps log entries for sessions
-        that move; `recently_elsewhere`: notes sessions that leave."""
+        `under_way`: what is still to come to it; `recently_elsewhere`: notes sessions that
+        leave."""
         self._node = node
         self._counters = node.counters
         self._predecessors = node.predecessors
@@ -119,7 +117,6 @@ class Handover:
         self.size = 0
         """Bytes that are encoded."""
         self._number = 0
-        self._pinned_entries = pinned_entries
         self._given: dict[str, Given] = {}
         self.succession: Succession | None = None
         """Gives away the sessions of brokers that cannot be reached."""
@@ -491,10 +488,9 @@ class Handover:
         self._recently_elsewhere.on_handover(session, now)
         state = self._contents.state(session, now, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = PendingHandover(asked, self._number, state.seen, len(session.queue), now)
+        had = {item.message.name for item in state.items}
+        export = PendingHandover(asked, self._number, had, len(session.queue), now)
         export.merged = merged
-        # Entries that are pinned for the export before this one stay pinned.
-        self._pinned_entries.pin(export, session)
         self._drop(client_id)
         self._exports[client_id] = export
         node.timers.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
@@ -528,7 +524,6 @@ class Handover:
     def _drop(self, client_id: str) -> None:
         export = self._exports.pop(client_id, None)
         if export is not None:
-            self._pinned_entries.unpin(export)
             self.size -= export.size
 
     def _make_room(self, now: float) -> None:

@@ -43,17 +43,15 @@ def only(mine: Vector, theirs: Vector) -> dict[bytes, Ranges]:
     return _only(((key, window, window.top) for key, window in mine.items()), theirs)
 
 
-def only_here(vector: LocalVector, theirs: Vector, *, held: bool = True) -> dict[bytes, Ranges]:
+def only_here(vector: LocalVector, theirs: Vector) -> dict[bytes, Ranges]:
     """Return the numbers of `vector`, which have been at this broker, that are not in `theirs`:
-    origin -> ascending inclusive pairs. `held`: those that are held back from local subscribers
-    until earlier ones arrive count as well."""
-    return _only(((key, window, _top(window, held)) for key, window in vector.items()), theirs)
+    origin -> ascending inclusive pairs. Those that are held back from local subscribers until
+    earlier ones arrive do not count."""
+    return _only(((key, window, _top(window)) for key, window in vector.items()), theirs)
 
 
-def _top(window: LocalWindow, held: bool) -> int:
-    if window.feed is None:
-        return window.top
-    return max(window.top, window.feed.done) if held else window.feed.done
+def _top(window: LocalWindow) -> int:
+    return window.top if window.feed is None else window.feed.done
 
 
 def _only(mine: Iterable[tuple[bytes, OriginWindow, int]], theirs: Vector) -> dict[bytes, Ranges]:

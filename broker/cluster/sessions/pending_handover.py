@@ -16,11 +16,14 @@ know that the taker has the session.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.state_table import Table, TableEnum
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.session_parts import Sending
+
+if TYPE_CHECKING:
+    from mqttree.broker.core.message import Name
 
 
 class State(TableEnum):
@@ -147,24 +150,26 @@ class PendingHandover:
         "awaited",
         "began",
         "data",
+        "had",
         "merged",
         "number",
         "queued",
         "rest",
-        "seen",
         "sending",
         "stamp",
         "state",
         "taker",
     )
 
-    def __init__(self, asked: Asked, number: int, seen: Vector, queued: int, now: float) -> None:
+    def __init__(
+        self, asked: Asked, number: int, had: set[Name | None], queued: int, now: float
+    ) -> None:
         """Begin to encode a session.
 
         Args:
             `asked`: the request of the taker.
             `number`: of what is encoded, in its parts.
-            `seen`: what has been offered to the session.
+            `had`: names of the messages that are part of it.
             `queued`: messages in its queue that are part of it.
             `now`: s.
         """
@@ -173,7 +178,7 @@ class PendingHandover:
         self.stamp = asked.stamp
         self.merged = False  # encoded for a broker that has a newer session
         self.number = number
-        self.seen = seen
+        self.had = had
         self.queued = queued
         self.data: bytes | None = None  # the session, once it is encoded
         self.awaited = False  # it was asked for while it was being encoded

@@ -6,14 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST, Ranges
-from mqttree.broker.cluster.delivery.replay_log import wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
+from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.sessions.message_vectors import offered, only_here
+from mqttree.broker.cluster.sessions.message_vectors import offered
 from mqttree.broker.cluster.sessions.session_entries import entries_of
-from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME
+from mqttree.broker.cluster.sessions.session_records import single
 from mqttree.broker.cluster.sessions.session_state import SessionState, state_of
 from mqttree.broker.cluster.sessions.takeover_messages import encode_rest
+from mqttree.broker.core.session import SharedOutgoing
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
@@ -107,10 +108,11 @@ class SessionContents:
     def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
         """Return the messages that came to a `session` since it was encoded (`export`), and the
         numbers up to which that is all, as bytes. `now` (s) counts for what expires."""
-        came = only_here(self._origins.vector, export.seen)
-        batches = [
-            part.data(now)
-            for entry in self._log.those(came, export.began - REPAIR_TIME)
-            for part in wanted_parts(entry, lambda topic: any(session.wanting(topic.decode())))
-        ]
+        batches = []
+        for outgoing in session.queue:
+            message, name = outgoing.message, outgoing.message.name
+            # What was given to a member of a group goes to another one.
+            if name and name not in export.had and not isinstance(outgoing, SharedOutgoing):
+                data, at = single(message, message.sequence, now)
+                batches.append(age_batch(data, round((now - at) * 1000)))
         return encode_rest(offered(self._origins.vector), batches)

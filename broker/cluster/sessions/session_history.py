@@ -158,7 +158,7 @@ class SessionHistory:
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
         origin, sequence number, message."""
-        if lacks := only_here(self._origins.vector, seen, held=False):
+        if lacks := only_here(self._origins.vector, seen):
             for entry in self.logged(lacks, horizon):
                 for number, message in entry.messages():
                     yield entry.key, number, message

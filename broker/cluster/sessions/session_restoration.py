@@ -43,7 +43,6 @@ from mqttree.routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.ports import SessionBroker
@@ -61,15 +60,13 @@ class SessionRestoration:
         origins: Origins,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
-        pinned_entries: PinnedEntries,
         delivered_ranges: DeliveredRanges,
         history: SessionHistory,
         queues: QueueMerge,
         tombstones: Tombstones,
         posted: PostedSessions,
     ) -> None:
-        """`node`: this broker; `pinned_entries`: keeps log
-        entries for sessions that move; `queues`: adds the queue of an older session; `tombstones`:
+        """`node`: this broker; `queues`: adds the queue of an older session; `tombstones`:
         ends one; `posted`: posts one that is put back; the modules that know what a session was
         offered: `origins`, `gap_recovery`, `subscription_starts`, `delivered_ranges`,
         `history`."""
@@ -79,7 +76,6 @@ class SessionRestoration:
         self._origins = origins
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
-        self._pinned_entries = pinned_entries
         self._delivered_ranges = delivered_ranges
         self._history = history
         self._queues = queues
@@ -126,7 +122,6 @@ class SessionRestoration:
         session.permissions = node.access_control.permissions(
             connect.username, client_id, pending.conn.listener
         )
-        self._pinned_entries.pin(pending, session)
         stepped = False
         merged = None if left is None else MergedHistory(left.seen)
         noting = (
@@ -217,14 +212,21 @@ class SessionRestoration:
                 if (both := intersect(ranges, self._delivered_ranges.outstanding(key)))
             },
         )
-        # Messages that have arrived here are in the log, and have to be sorted with older ones.
+        # Messages that have arrived here have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
+        late.reverse()
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
+        last = []
+        for outgoing in late:
+            name = outgoing.message.name
+            if name is None or isinstance(outgoing, SharedOutgoing):
+                last.append(outgoing)
+            else:
+                found[name] = outgoing.message
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
             self._history.offer(session, key, number, message)
-        for outgoing in reversed(late):
-            if isinstance(outgoing, SharedOutgoing):
-                session.queue_offline(outgoing, None, tell=False)
+        for outgoing in last:
+            session.queue_offline(outgoing, None, tell=False)
 
     def undo(self, pending: PendingTakeover) -> None:
         """End the session that was made here; an older one that was added to it is put back."""

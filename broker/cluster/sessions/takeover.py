@@ -78,7 +78,6 @@ from mqttree.broker.wire.packets import Connect
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.delivery.pinned_entries import PinnedEntries
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
@@ -145,7 +144,6 @@ class Takeover:
         posted: PostedSessions,
         competing: CompetingSessions,
         restoration: SessionRestoration,
-        pinned_entries: PinnedEntries,
         handover: Handover,
         merging: SessionMerge,
         reporting: Reporting,
@@ -154,9 +152,8 @@ class Takeover:
         client id; `clock`: makes all stamps; `links`: by the neighbour's id; `directory`: the path
         to other brokers; `bus`: carries messages to them; `barrier`: tells when all brokers know of
         subscriptions; `posted`: where clients have sessions; `competing`: decides which of two
-        stays; `restoration`: makes the session here; `pinned_entries`: keeps log entries for
-        sessions that move; `handover`: the holder's side; `merging`: of older sessions;
-        `reporting`: counts and logs."""
+        stays; `restoration`: makes the session here; `handover`: the holder's side; `merging`: of
+        older sessions; `reporting`: counts and logs."""
         self._node = node
         self._counters, self._turns = node.counters, node.turns
         self._own = own_id
@@ -171,7 +168,6 @@ class Takeover:
         self._restoration = restoration
         self._handover = handover
         self._reporting = reporting
-        self._pinned_entries = pinned_entries
         self._merging = merging
         self._actions = self._action_table()
         bus.receive(SESSION_REQUEST, self._requested)
@@ -398,7 +394,6 @@ class Takeover:
     def _remove(self, pending: PendingTakeover) -> None:
         pending.work = None
         del self._pending[pending.client_id]
-        self._pinned_entries.unpin(pending)
 
     def _drop(self, pending: PendingTakeover) -> None:
         """End the session as far as it was made here."""

@@ -33,7 +33,6 @@ from mqttree.broker.base.sequence_set import (
     merge,
     subtract,
 )
-from mqttree.broker.cluster.delivery.pinned_entries import MAX_PINNED_BYTES
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref
 from mqttree.broker.core.receiver_assignment import MAX_CHOICES
@@ -61,6 +60,9 @@ STEP = 500
 """messages that are given to groups in one turn at most, about 10 ms of work."""
 LOOKS = 2_000
 """entries of the log, or messages of a batch, that are looked at in one turn at most."""
+MAX_KEPT_BYTES = 128 * 1024 * 1024
+"""bytes of entries that have left the log and are kept until groups that are just known have got
+them: four times the log. The oldest go first [replay_log_reserve_full]."""
 PAUSE = 0.001
 """s between two turns."""
 ASKED = 500
@@ -376,7 +378,7 @@ class Catchup:
         self._size += entry.size
         if self._jobs:
             self._jobs[0].drops(entry)
-        while self._size > MAX_PINNED_BYTES and len(self._kept) > 1:
+        while self._size > MAX_KEPT_BYTES and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self._size -= oldest.size
             self._counters.replay_log_reserve_full += oldest.count

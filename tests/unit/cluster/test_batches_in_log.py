@@ -40,6 +40,7 @@ from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHando
 from mqttree.broker.cluster.sessions.takeover_messages import TAKE
 from mqttree.broker.cluster.sharing.catchup import Job
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
+from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ENTRY, WHO, ReceiverAssignment
 from mqttree.broker.limits import Limits
@@ -372,22 +373,6 @@ def test_held_messages_of_a_batch_are_delivered_by_their_own_topics() -> None:
     assert feed.here() == [(26, 30)]
 
 
-def test_a_batch_is_pinned_for_a_session_that_gets_any_of_it() -> None:
-    world = lone(routing="interest", limits=Limits(log_bytes=300))
-    client = world.connect("c", 5, clean=False, properties={17: 3600})
-    client.subscribe("a", qos=1)
-    log, pinned_entries = world.node.cluster.forwarder.log, world.node.cluster.pinned_entries
-    pinned_entries.pin("the move", world.session("c"))
-    log.append(batch_entry(KEYS[0], 1, [(b"b", b"x")] * 3, at=world.now), None)
-    log.append(batch_entry(KEYS[0], 4, [(b"b", b"x"), (b"a", b"y")] * 2, at=world.now), None)
-    for number in range(3):
-        log.append(batch_entry(KEYS[1], 1 + 9 * number, [(b"b", b"x")] * 9, at=world.now), None)
-    assert [(entry.sequence, entry.count) for entry in log.pinned] == [(4, 4)]
-    assert [one[1:3] for one in told(log.those({KEYS[0]: [(1, 5)]}, 0.0))] == [(4, b"b"), (5, b"a")]
-    pinned_entries.unpin("the move")
-    assert not log.pinned
-
-
 def test_what_a_session_had_is_found_in_batches() -> None:
     """What it got before its subscriptions began, and what came since it was encoded."""
     world = lone(routing="interest")
@@ -408,7 +393,11 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     history.note(session)
     assert history.given(session) == {KEYS[0]: [(3, 3)]}
     asked = Asked(FAR, TAKE, 0, "c", 0, b"", {})
-    export = PendingHandover(asked, 0, {KEYS[0]: OriginWindow(1, now)}, 0, now)
+    export = PendingHandover(asked, 0, {(KEYS[0], 1)}, 0, now)
+    client.vanish()
+    for _, _, message in history.since({}, 0.0):
+        if message.topic == b"a":
+            session.queue_offline(Outgoing(message, 1, False, b""), None, tell=False)
     rest = node.cluster.handover._contents.rest(session, export, now)
     sent = rest[4 + int.from_bytes(rest[:4], "big") :]
     assert [(n, m.topic, m.payload) for _, n, m in read_messages(sent, now)] == [
