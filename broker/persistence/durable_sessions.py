@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import vector_of
-from mqttree.broker.cluster.sessions.records import NEW, encode_end
+from mqttree.broker.cluster.sessions.records import NEW, Kind, encode_about
 from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.persistence.session_recorder import SessionRecorder
 
@@ -132,7 +132,7 @@ class DurableSessions:
         kept = self._continued.get(successor.client_id)
         if kept is not None and kept[0] is not successor:
             del self._continued[successor.client_id]
-            self.frames.record(encode_end(kept[1].number))
+            self.frames.record(encode_about(Kind.END, kept[1].number))
             del self.recorders[kept[1].number]
 
     def ended(self, session: Session, source: Connection | None) -> None:
@@ -140,7 +140,7 @@ class DurableSessions:
         acknowledgement once that is durable."""
         recorder = self._recorder(session)
         if recorder is not None:
-            self.frames.record(encode_end(recorder.number))
+            self.frames.record(encode_about(Kind.END, recorder.number))
             self.frames.require(source)
             del self.recorders[recorder.number]
             session.recorder = None
@@ -150,7 +150,7 @@ class DurableSessions:
     def _forget_will(self, session: Session) -> None:
         """Record that the will of a session that is not durable is none any more."""
         if self._wills and (recorder := self._wills.pop(session, None)) is not None:
-            self.frames.record(encode_end(recorder.number))
+            self.frames.record(encode_about(Kind.END, recorder.number))
 
     def _recorder(self, session: Session) -> SessionRecorder | None:
         """Return the recorder of a session, None if it is not durable."""

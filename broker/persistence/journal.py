@@ -18,10 +18,10 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, enc
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import offered
 from mqttree.broker.cluster.sessions.records import (
+    Kind,
     RetainedRecord,
-    encode_end,
-    encode_members,
-    encode_seen,
+    encode_about,
+    encode_record,
 )
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
@@ -116,7 +116,9 @@ class Journal:
             self.sessions.restored(session, number, disconnected_at, recovery.died)
         wills, alive = OrphanedWills(self.node, self._cluster), recovery.since(image.alive)
         for head in recovery.wills:
-            wills.add(head, alive, now, partial(self.frames.record, encode_end(head.number)))
+            wills.add(
+                head, alive, now, partial(self.frames.record, encode_about(Kind.END, head.number))
+            )
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 
@@ -220,7 +222,7 @@ class Journal:
         self.sessions.clock_step += step
         if abs(step) > CLOCK_STEP_S * 1000:
             self.frames.want_snapshot()
-            self.frames.record(encode_seen(b""))
+            self.frames.record(encode_record(Kind.SEEN, b""))
 
     # ---------------------------------------------------------------- sessions
 
@@ -319,7 +321,7 @@ class Journal:
 
     def members_changed(self, broker_ids: Iterable[bytes]) -> None:
         """Record the other brokers that messages are kept for, all of them."""
-        self.frames.record(encode_members(broker_ids))
+        self.frames.record(encode_record(Kind.MEMBERS, *broker_ids))
 
     def _record_seen(self, keys: Iterable[bytes]) -> None:
         """Record which messages of these origins have been offered to the sessions here. What
@@ -330,7 +332,7 @@ class Journal:
         for key, window in seen.items():
             if window.gaps and (owed := fetched(key)):
                 window.gaps = subtract(window.gaps, owed)
-        self.frames.record(encode_seen(encode_vector(seen | self._since())))
+        self.frames.record(encode_record(Kind.SEEN, encode_vector(seen | self._since())))
 
     def _since(self) -> Vector:
         """Return the incarnation of this broker since which its sessions miss messages of other

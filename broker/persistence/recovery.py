@@ -23,8 +23,10 @@ from mqttree.broker.cluster.sessions.recorded_states import (
 from mqttree.broker.cluster.sessions.records import (
     CLEAN,
     EntryRecord,
+    Kind,
     RetainedRecord,
     SessionRecord,
+    StartTime,
     decode_owed,
 )
 from mqttree.broker.cluster.sessions.session_state import restore
@@ -39,7 +41,6 @@ from mqttree.broker.wire.steps import finish
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
-    from mqttree.broker.cluster.link.message_batch import MessageBatch
     from mqttree.broker.persistence.absent_members import AbsentMembers
     from mqttree.broker.persistence.ports import JournalBroker
 
@@ -79,6 +80,7 @@ class Recovery:
         self.died = min(self.wall, image.alive + int(BEAT_INTERVAL_S * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.messages = RecordedMessages(image, now, self.wall)
+        finish(self.messages.reading())
         self.wills: list[SessionRecord] = []
         """Of sessions that were recorded for their wills alone."""
         # Origin -> what sessions alone are owed.
@@ -126,14 +128,10 @@ class Recovery:
             horizon = min(
                 horizon, self.wall - (self.now - away) * 1000 - node.limits.log_age_s * 1000
             )
-        # A snapshot records entries again.
-        known: set[tuple[bytes, int]] = set()
         latest = self.now - node.limits.log_age_s
-        for record, batch in self._logged():
-            key, first = batch.key, batch.sequence
-            if record.at < horizon or key == forwarder.key or (key, first) in known:
+        for key, _, last, record in self.messages.logged():
+            if record.at < horizon or key == forwarder.key:
                 continue
-            known.add((key, first))
             # Entries age while the broker runs. The clock may have been set in between.
             at = self.now + (record.at - self.image.alive) / 1000
             at = max(latest, min(self.now, at))
@@ -143,17 +141,11 @@ class Recovery:
                 self.image.skipped += 1
                 continue
             latest = at
-            origins.remember(key, first + batch.count - 1, self.now)
+            origins.remember(key, last, self.now)
             log.restore(entry)
         if len(forwarder.ours) > 1:
             self.gap_recovery.tell_earlier()
         node.federated = node.federated or any(record.logged for record in self.image.entries)
-
-    def _logged(self) -> list[tuple[EntryRecord, MessageBatch]]:
-        """Return what may go back into the log, in the order of publication: by boot and sequence
-        number."""
-        found = (one for one in self.image.batches() if one[0].logged)
-        return sorted(found, key=lambda one: (split_key(one[1].key)[1], one[1].sequence))
 
     def _entry(self, record: EntryRecord, at: float) -> LogEntry:
         """Return a recorded entry of the log that came at `at` (s). Raises WireError: it cannot be
@@ -234,16 +226,16 @@ class Recovery:
         try:
             client_id, will = head.client_id.decode(), decode_will(head.will)
             state = finish(reading_session(recorded, self.messages.get, self.now, EVERYTHING))
-            delivered = ranges_of(decode_vector(recorded.delivered, self.now))
-            owed = decode_owed(recorded.owed)
+            delivered = decode_vector(recorded.parts.get(Kind.DELIVERED, b""), self.now)
+            owed = decode_owed(recorded.parts.get(Kind.OWED, b""))
+            time = recorded.parts.get(Kind.START_TIME)
+            start = None if time is None else StartTime.decode(time)
         except (WireError, UnicodeDecodeError, IndexError, struct.error):
             self.image.skipped += 1
             return None
-        if (
-            recorded.start_time is not None
-            and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK_S
-        ):
-            state.began, state.open = recorded.start_time.at, set(recorded.start_time.origins)
+        ahead = self.wall / 1000 - self.now
+        if start is not None and abs(start.offset - ahead) < SAME_CLOCK_S:
+            state.began, state.open = start.at, set(start.origins)
         if (old := node.sessions.get(client_id)) is not None:
             old.will = None
             node.end_session(old, None)
@@ -259,7 +251,7 @@ class Recovery:
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
         restore(state, session, node.dispatcher, self.cluster.subscription_starts)
-        self.delivered_ranges.add(session, delivered)
+        self.delivered_ranges.add(session, ranges_of(delivered))
         for key, ranges in owed.items():
             self.owed.setdefault(key, {})[session] = ranges
         session.stamp = head.stamp

@@ -18,14 +18,11 @@ from mqttree.broker.cluster.sessions.records import (
     HAS_WILL,
     NAMED,
     NEW,
+    Kind,
     SessionRecord,
-    encode_acknowledged,
-    encode_delivered,
+    encode_about,
     encode_got_run,
-    encode_incoming,
-    encode_owed,
     encode_sent,
-    encode_unsubscribed,
     owed_body,
 )
 from mqttree.broker.cluster.sessions.session_state import (
@@ -187,7 +184,7 @@ class SessionRecorder:
 
     def unsubscribed(self, topic_filter: str) -> None:
         """Record that a subscription is gone."""
-        self._record(encode_unsubscribed(self.number, topic_filter.encode()))
+        self._record(encode_about(Kind.UNSUBSCRIBED, self.number, topic_filter.encode()))
         self.record_starts()
         self._frames.require(self.session.conn)
 
@@ -205,7 +202,7 @@ class SessionRecorder:
         frozen = self._frozen
         delivered = frozen[0] if frozen else self._group.delivered_elsewhere(self.session)
         if delivered:
-            self._record(encode_delivered(self.number, encode_vector(delivered)))
+            self._record(encode_about(Kind.DELIVERED, self.number, encode_vector(delivered)))
 
     def record_absorbed(self) -> None:
         """Record which older sessions at other brokers have been merged into this one."""
@@ -216,7 +213,7 @@ class SessionRecorder:
         owed = self._frozen[1] if self._frozen else self._group.owed(self.session)
         if owed or self.owes:
             self.owes = bool(owed)
-            self._record(encode_owed(self.number, owed_body(owed)))
+            self._record(encode_about(Kind.OWED, self.number, owed_body(owed)))
 
     # ---------------------------------------------------------------- messages
 
@@ -268,7 +265,7 @@ class SessionRecorder:
         """Record acknowledgements of one type. The answers to PUBREC and PUBREL (PUBREL, PUBCOMP)
         wait until that is durable; PUBACK and PUBCOMP have none, and may wait for a frame that is
         needed."""
-        record = encode_acknowledged(self.number, packets)
+        record = encode_about(Kind.ACKNOWLEDGED, self.number, packets)
         if packets[0] in (PUBREC, PUBREL):
             self._record(record)
             self._frames.require(self.session.conn)
@@ -278,7 +275,7 @@ class SessionRecorder:
 
     def received(self, packet_ids: bytes) -> None:
         """Record packet identifiers of QoS 2 messages that the client has published."""
-        self._record(encode_incoming(self.number, packet_ids))
+        self._record(encode_about(Kind.INCOMING, self.number, packet_ids))
         self._frames.require(self.session.conn)
 
     def hold_output(self) -> None:

@@ -12,12 +12,12 @@ Refs are encoded as between brokers (`assignment_ledger`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, encode_pairs
-from mqttree.broker.cluster.sessions.records import encode_shared
+from mqttree.broker.cluster.sessions.records import Kind, encode_record
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.group_selection import GROUP_ID_SIZE
@@ -38,14 +38,18 @@ PASSED = 4
 """entries of the log that are looked at in one step."""
 
 
+def _records(refs: Iterable[tuple[int, Ref]]) -> bytes:
+    return b"".join(encode_record(Kind.SHARED, body) for body in encode_refs(refs))
+
+
 def closed(refs: list[Ref]) -> bytes:
     """Return the record of messages that are not assigned to any broker again."""
-    return b"".join(encode_shared(body) for body in encode_refs([(CLOSED, ref) for ref in refs]))
+    return _records((CLOSED, ref) for ref in refs)
 
 
 def taken(refs: list[Ref]) -> bytes:
     """Return the record of messages that members here got."""
-    return b"".join(encode_shared(body) for body in encode_refs([(TAKEN, ref) for ref in refs]))
+    return _records((TAKEN, ref) for ref in refs)
 
 
 def covered(group_id: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
@@ -54,8 +58,9 @@ def covered(group_id: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
     `group_id`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`: ms
     since the epoch when the group became known, 0: not known.
     """
-    return encode_shared(
-        bytes((COVERED,)) + group_id + key + since.to_bytes(8, "big") + encode_pairs(ranges)
+    return encode_record(
+        Kind.SHARED,
+        bytes((COVERED,)) + group_id + key + since.to_bytes(8, "big") + encode_pairs(ranges),
     )
 
 

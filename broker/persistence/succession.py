@@ -34,12 +34,12 @@ from mqttree.broker.cluster.link.version_vector import (
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
 from mqttree.broker.cluster.sessions.image import RecordedSession
-from mqttree.broker.cluster.sessions.message_vectors import numbered, ranges_of, union, vector_of
+from mqttree.broker.cluster.sessions.message_vectors import ranges_of, union, vector_of
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
-from mqttree.broker.cluster.sessions.records import HAS_WILL, StartTimeRecord, decode_owed
+from mqttree.broker.cluster.sessions.records import HAS_WILL, Kind, StartTime, decode_owed
 from mqttree.broker.cluster.sessions.session_entries import posted_stamp
-from mqttree.broker.cluster.sessions.session_head import given_body, recorded_head
+from mqttree.broker.cluster.sessions.session_head import recorded_head
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
@@ -62,7 +62,6 @@ from mqttree.broker.wire.errors import WireError
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
     from mqttree.broker.cluster.events import RouteChanged
-    from mqttree.broker.cluster.link.message_batch import MessageBatch
     from mqttree.broker.cluster.sessions.image import Image
     from mqttree.broker.cluster.sessions.records import EntryRecord
     from mqttree.broker.persistence.ports import JournalBroker
@@ -85,8 +84,8 @@ WILL_WAIT_S = 2.0
 SWEEP_S = 60.0
 """s between two looks for sessions that have expired."""
 
-READ_STEPS, ENTRY_STEPS, MESSAGE_STEPS = 3, 20, 10
-"""Steps of a turn that reading the head of an entry costs, taking it, and each message in it."""
+ENTRY_STEPS, MESSAGE_STEPS = 20, 10
+"""Steps of a turn that taking an entry costs, and each message in it."""
 
 
 class Successor:
@@ -103,12 +102,8 @@ class Successor:
         """The number of each client's session in the image."""
         self._offered: Vector | None = None
         self.messages = RecordedMessages(image, now, wall)
-
-    def published(self, owner: bytes) -> Iterator[tuple[EntryRecord, MessageBatch]]:
-        """Return what the broker `owner` published, and others may lack."""
-        for record, batch in self.image.batches():
-            if record.logged and split_key(batch.key)[0] == owner:
-                yield record, batch
+        self.asked: dict[str, Asked] = {}
+        """What clients' takers asked for before all of `messages` was read."""
 
     def entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
@@ -121,9 +116,10 @@ class Successor:
         MalformedPacket: what was recorded of that cannot be read."""
         if self._offered is None:
             seen = self.image.vector(self._now)
-            for _, batch in self.published(owner):
-                window = seen.setdefault(batch.key, OriginWindow(0, self._now))
-                window.top = max(window.top, batch.sequence + batch.count - 1)
+            for key, last in self.messages.published.items():
+                if split_key(key)[0] == owner:
+                    window = seen.setdefault(key, OriginWindow(0, self._now))
+                    window.top = max(window.top, last)
             self._offered = seen
         return self._offered
 
@@ -246,6 +242,9 @@ class Succession:
                 self.fences.claim(owner, recorded.head.client_id, asked.stamp)
                 self._claim(owner, recorded.head.client_id)
                 answer(asked, NOTHING)
+            elif not (successor := self._successors[owner]).messages.ready:
+                successor.asked[asked.client_id] = asked
+                answer(asked, COMING)
             else:
                 try:
                     lent = self._lend(asked, owner, recorded, now)
@@ -372,18 +371,17 @@ class Succession:
         """Take, in steps, the messages of the broker `owner` that have not been here."""
         node, resync = self._node, self._cluster.resync
         taken: dict[bytes, None] = {}
-        found: list[tuple[bytes, int, int, EntryRecord]] = []
-        for record, batch in successor.published(owner):
-            found.append((batch.key, batch.sequence, batch.count, record))
-            yield READ_STEPS
-        for key, first, count, record in sorted(found, key=lambda each: each[:2]):
-            unwanted, new = resync.forwarder.missing(key, first, first + count - 1)
-            if unwanted or new:
+        yield from successor.messages.reading()
+        for asked in successor.asked.values():
+            self.requested(asked, node.now)
+        for key, first, last, record in successor.messages.logged():
+            unwanted, new = resync.forwarder.missing(key, first, last)
+            if split_key(key)[0] == owner and (unwanted or new):
                 with suppress(WireError):
                     resync.forwarder.succeed(successor.entry(record), node.now)
                     if new:
                         taken[key] = None
-                yield ENTRY_STEPS + MESSAGE_STEPS * count
+                yield ENTRY_STEPS + MESSAGE_STEPS * (last - first + 1)
             else:
                 yield 1
         resync.succeeded(taken, node.now)
@@ -404,35 +402,35 @@ class Succession:
         """Make the head of a session for a taker, as it is `recorded`. Raises WireError,
         struct.error: it cannot be read."""
         successor, head = self._successors[owner], recorded.head
-        before = decode_vector(recorded.start_vector, now)
+        before = decode_vector(recorded.parts.get(Kind.START_VECTOR, b""), now)
         seen = _seen(successor.offered(owner), recorded, before, now)
         lent = RecordedSession(head._replace(flags=head.flags & ~HAS_WILL, will=b""))
-        start = recorded.start_time
-        began, unsettled = UNKNOWN, set[bytes]()
-        if start is not None:
-            began = self._cluster.subscription_starts.by_our_clock(start.at, owner)
-            unsettled = set(start.origins) & before.keys()
+        # When its broker is back, it has the session still: what was given away is known by the
+        # messages in it.
+        lent.parts = {
+            Kind.GIVEN: b"",
+            Kind.ABSORBED: recorded.parts.get(Kind.ABSORBED, b""),
+        }
         # Of these its broker had got nothing: how much is older than its subscriptions, their
         # brokers know.
-        for key in self._cluster.origins.vector.keys() - seen.keys():
-            seen[key] = OriginWindow(0, now)
-            if began > UNKNOWN:
-                before.setdefault(key, OriginWindow(0, now))
-                unsettled.add(key)
-        if began > UNKNOWN:
-            lent.start_time = StartTimeRecord(head.number, began, 0.0, tuple(sorted(unsettled)))
-        lent.start_vector = encode_vector(before)
-        lent.subscriptions, lent.absorbed = recorded.subscriptions, recorded.absorbed
-        lent.incoming = recorded.incoming
+        new = {key: OriginWindow(0, now) for key in self._cluster.origins.vector.keys() - seen}
+        if (time := recorded.parts.get(Kind.START_TIME)) is not None:
+            at, _, origins = StartTime.decode(time)
+            unsettled = set(origins) & before.keys() | new.keys()
+            at = self._cluster.subscription_starts.by_our_clock(at, owner)
+            if at > UNKNOWN:
+                time = StartTime(at, 0.0, tuple(sorted(unsettled))).encode()
+                lent.parts[Kind.START_TIME], before = time, new | before
+        lent.parts[Kind.START_VECTOR] = encode_vector(before)
+        seen |= new
+        lent.subscriptions, lent.incoming = recorded.subscriptions, recorded.incoming
         # What its broker has sent since, if that only hung or was cut off, is not met.
         lent.last = recorded.last + APART & 0xFFFF
         lent.queue, lent.inflight = recorded.queue, recorded.inflight
-        # When its broker is back, it has the session still: what was given away is known by these.
-        lent.given = given_body(numbered(name for name in lent.names() if name[0]))
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, set(), len(lent.queue), now)
         wall = self._cluster.clock.physical(now)
-        export.data = recorded_head(head.number, lent, successor.messages, seen, wall)
+        export.data = recorded_head(lent, successor.messages, encode_vector(seen), wall)
         export.rest = encode_rest(seen)
         if asked.stamp < head.stamp:
             self.fences.adopted(owner, head.client_id)
@@ -491,8 +489,8 @@ def _seen(offered: Vector, recorded: RecordedSession, before: Vector, now: float
     """Return what a session was offered. `offered`: what all sessions of its broker were; `before`:
     what was published before it subscribed. Raises MalformedPacket."""
     ranges = ranges_of(offered)
-    for key, owed in decode_owed(recorded.owed).items():
+    for key, owed in decode_owed(recorded.parts.get(Kind.OWED, b"")).items():
         ranges[key] = subtract(ranges.get(key, []), owed)
-    delivered = ranges_of(decode_vector(recorded.delivered, now))
+    delivered = ranges_of(decode_vector(recorded.parts.get(Kind.DELIVERED, b""), now))
     had = {key: [(1, window.top)] for key, window in before.items() if window.top}
     return vector_of(union(ranges, delivered, had))

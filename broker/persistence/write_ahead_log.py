@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mqttree.broker.cluster.sessions.records import encode_seen, encode_snapshot_end
+from mqttree.broker.cluster.sessions.records import Kind, encode_record, encode_snapshot_end
 from mqttree.broker.core.client import CONNACK, Client
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
@@ -506,7 +506,7 @@ class WriteAheadLog:
 
     def record_nothing(self) -> None:
         """Have this turn end with a frame, though nothing may have changed."""
-        self.record(encode_seen(b""))
+        self.record(encode_record(Kind.SEEN, b""))
 
     def _step(
         self,

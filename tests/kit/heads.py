@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mqttree.broker.cluster.sessions.image import Image
+from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
 from mqttree.broker.cluster.sessions.session_head import decoding, encoding
 from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.limits import Limits
@@ -17,3 +19,10 @@ def encode_head(state: SessionState, now: float) -> bytes:
 def decode_head(data: bytes, now: float) -> SessionState:
     """Return the session in a head that comes at `now` (s). Raises WireError."""
     return finish(decoding(data, now, Limits()))
+
+
+def recorded_messages(image: Image, now: float, wall: int) -> RecordedMessages:
+    """Return the messages of an image at `now` (s), the time of day `wall` (ms)."""
+    messages = RecordedMessages(image, now, wall)
+    finish(messages.reading())
+    return messages

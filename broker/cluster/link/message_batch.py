@@ -411,11 +411,15 @@ class MessageBatch:
         first = self.sequence
         if ranges == [(first, first + self.count - 1)]:
             return [self]
-        ends = [0, *(end for _, end in self._bounds())]
+        ends = self.ends()
         return [
             self._some(low, high - low + 1, ends[low - first], ends[high + 1 - first])
             for low, high in ranges
         ]
+
+    def ends(self) -> list[int]:
+        """Return 0, and where each packet ends. Raises MalformedPacket: one is truncated."""
+        return [0, *(end for _, end in self._bounds())]
 
     def _some(self, first: int, count: int, begin: int, end: int) -> MessageBatch:
         """Return the `count` messages from number `first` on, whose packets are the bytes from

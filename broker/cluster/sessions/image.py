@@ -16,47 +16,33 @@ from typing import TYPE_CHECKING, Any
 from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.broker.cluster.link.version_vector import decode_vector
 from mqttree.broker.cluster.sessions.records import (
+    ABOUT,
     NEW,
+    OPTIONS,
     EntryRecord,
     GotAsRecord,
     JournalError,
     Kind,
     RetainedRecord,
     SessionRecord,
-    StartTimeRecord,
-    SubscribedRecord,
     decode_got,
     decode_got_run,
-    decode_last_id,
     decode_number,
     decode_sent,
     decode_snapshot_end,
-    encode_absorbed,
-    encode_acknowledged,
-    encode_delivered,
-    encode_given,
-    encode_got,
-    encode_incoming,
-    encode_last_id,
-    encode_members,
-    encode_origin,
-    encode_owed,
-    encode_retained,
-    encode_seen,
-    encode_shared,
-    encode_start_vector,
+    encode_record,
     read_records,
 )
+from mqttree.broker.cluster.sessions.session_records import AS_PUBLISHED, SessionRecords
 from mqttree.broker.wire.errors import WireError
-from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL, packet_id_at
+from mqttree.broker.wire.publish_header import PUBREC, PUBREL, packet_id_at
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.message_batch import MessageBatch
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.message import Name
 
-AS_PUBLISHED = 3
-"""The QoS of a message that a session has as it was published."""
+_PACKET_ID = struct.Struct(">H")
 
 Waiting = tuple["Name", int, bool, bytes, bytes]
 """A message of a session: name (without one: b"" and its number here), QoS, RETAIN, subscription
@@ -66,37 +52,20 @@ identifiers, filter of its shared subscription."""
 class RecordedSession:
     """A session as the records describe it."""
 
-    __slots__ = (
-        "absorbed",
-        "delivered",
-        "given",
-        "head",
-        "incoming",
-        "inflight",
-        "last",
-        "owed",
-        "queue",
-        "start_time",
-        "start_vector",
-        "subscriptions",
-    )
+    __slots__ = ("head", "incoming", "inflight", "last", "parts", "queue", "subscriptions")
 
     def __init__(self, head: SessionRecord) -> None:
         self.head = head
-        self.subscriptions: dict[bytes, SubscribedRecord] = {}
-        # An encoded version vector.
-        self.start_vector = b""
-        self.start_time: StartTimeRecord | None = None
-        # The same, of what it has had at other brokers.
-        self.delivered = b""
-        # Bodies of OWED, ABSORBED and GIVEN, without its number.
-        self.owed = self.absorbed = self.given = b""
+        self.subscriptions: dict[bytes, bytes] = {}
+        """Filter -> `OPTIONS`."""
+        self.parts: dict[int, bytes] = {}
+        """What START_VECTOR, START_TIME, DELIVERED, OWED, ABSORBED and GIVEN said last."""
         self.queue: deque[Waiting] = deque()
         # None: PUBREC has come.
         self.inflight: dict[int, Waiting | None] = {}
         self.incoming: set[int] = set()
-        # The last packet identifier that was used.
         self.last = 0
+        """The last packet identifier that was used."""
 
     def got(self, packet_id: int, waiting: Waiting) -> None:
         """Add a message; `packet_id`: 0: it is queued."""
@@ -106,55 +75,40 @@ class RecordedSession:
         else:
             self.queue.append(waiting)
 
+    def take(self, kind: int, body: bytes) -> None:
+        """Apply a record of `ABOUT`, by its `body` behind the session's number. Raises
+        struct.error, LookupError."""
+        if kind == Kind.ACKNOWLEDGED:
+            self._acknowledged(body)
+        elif kind == Kind.INCOMING:
+            self.incoming.update(packet_id_at(body, at) for at in range(0, len(body), 2))
+        elif kind == Kind.SUBSCRIBED:
+            OPTIONS.unpack_from(body)
+            self.subscriptions[body[OPTIONS.size :]] = body[: OPTIONS.size]
+        elif kind == Kind.UNSUBSCRIBED:
+            self.subscriptions.pop(body, None)
+        elif kind == Kind.LAST_ID:
+            (self.last,) = _PACKET_ID.unpack(body)
+        else:
+            self.parts[kind] = body
+            if kind == Kind.START_VECTOR:
+                self.parts.pop(Kind.START_TIME, None)
+
+    def _acknowledged(self, packets: bytes) -> None:
+        kind = packets[0] if packets else 0
+        for at in range(0, len(packets), 4):
+            packet_id = packet_id_at(packets, at + 2)
+            if kind == PUBREL:
+                self.incoming.discard(packet_id)
+            elif kind == PUBREC:
+                self.inflight[packet_id] = None
+            else:
+                self.inflight.pop(packet_id, None)
+
     def names(self) -> list[Name]:
         """Return the names of the messages that it has."""
         waiting = (*self.inflight.values(), *self.queue)
         return [one[0] for one in waiting if one is not None]
-
-
-def session_records(number: int, recorded: RecordedSession) -> Iterator[bytes]:
-    """Yield what is recorded of the session with a `number`, but for its messages."""
-    yield recorded.head._replace(flags=recorded.head.flags | NEW).encode()
-    for subscription in recorded.subscriptions.values():
-        yield subscription.encode()
-    if recorded.start_vector:
-        yield encode_start_vector(number, recorded.start_vector)
-    if recorded.start_time is not None:
-        yield recorded.start_time.encode()
-    if recorded.delivered:
-        yield encode_delivered(number, recorded.delivered)
-    if recorded.owed:
-        yield encode_owed(number, recorded.owed)
-    if recorded.absorbed:
-        yield encode_absorbed(number, recorded.absorbed)
-    if recorded.given:
-        yield encode_given(number, recorded.given)
-    if recorded.incoming:
-        packet_ids = b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
-        yield encode_incoming(number, packet_ids)
-
-
-def got_records(
-    number: int, recorded: RecordedSession, indexes: dict[bytes, int]
-) -> Iterator[bytes]:
-    """Yield what a session has queued and in flight. `number`: of the session, `recorded`;
-    `indexes`: of origins."""
-    for packet_id, waiting in [
-        *recorded.inflight.items(),
-        *((0, waiting) for waiting in recorded.queue),
-    ]:
-        if waiting is None:
-            yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
-            continue
-        (origin, sequence), qos, retain, ids, shared = waiting
-        index = indexes[origin]
-        if qos == AS_PUBLISHED:
-            yield encode_got(index, sequence, [number << 16 | packet_id])
-        else:
-            how = qos, retain, ids, shared
-            yield GotAsRecord(index, sequence, number, packet_id, *how).encode()
-    if recorded.last:
-        yield encode_last_id(number, recorded.last)
 
 
 class Image:
@@ -197,26 +151,15 @@ class Image:
             Kind.ENTRY: self._entry,
             Kind.SESSION: self._session,
             Kind.END: self._end,
-            Kind.SUBSCRIBED: self._subscribed,
-            Kind.UNSUBSCRIBED: self._unsubscribed,
             Kind.GOT: self._got,
             Kind.GOT_AS: self._got_as,
             Kind.GOT_RUN: self._got_run,
             Kind.SENT: self._sent,
-            Kind.ACKNOWLEDGED: self._acknowledged,
-            Kind.INCOMING: self._incoming,
             Kind.RETAINED: self._retained,
             Kind.SEEN: self._seen,
             Kind.SNAPSHOT_END: self._snapshot_end,
             Kind.SHARED: self.shared.append,
-            Kind.START_VECTOR: self._start_vector,
-            Kind.START_TIME: self._start_time,
-            Kind.DELIVERED: self._delivered,
             Kind.MEMBERS: self._members,
-            Kind.OWED: self._owed,
-            Kind.ABSORBED: self._absorbed,
-            Kind.GIVEN: self._given,
-            Kind.LAST_ID: self._last_id,
         }
 
     def begin(self, *, full_snapshot: bool = False) -> None:
@@ -257,12 +200,17 @@ class Image:
     def apply(self, kind: int, body: bytes) -> None:
         """Apply a record. Raises JournalError: it is of an unknown kind."""
         handler = self._take.get(kind)
-        if handler is None:
+        if handler is None and kind not in ABOUT:
             raise JournalError(
                 f"holds a record of the kind {kind}, which this release does not know"
             )
         try:
-            handler(body)
+            if handler is not None:
+                handler(body)
+            else:
+                number, what = decode_number(body)
+                if (recorded := self.sessions.get(number)) is not None:
+                    recorded.take(kind, what)
         except (struct.error, LookupError, UnicodeDecodeError):
             # The checksum is right, so this is a fault of the broker and not of the disk.
             self.skipped += 1
@@ -289,24 +237,24 @@ class Image:
             yield piece
 
     def _everything(self) -> Iterator[bytes]:
-        indexes: dict[bytes, int] = {b"": 0}
         names = self.names()
-        for origin in {origin for origin, _ in names} - {b""}:
-            indexes[origin] = len(indexes)
-            yield encode_origin(indexes[origin], origin)
         for record, batch in self.batches():
             numbers = range(batch.sequence, batch.sequence + batch.count)
             if record.logged or any((batch.key, number) in names for number in numbers):
                 yield record.encode()
+        found: list[bytes] = []
+        writer = SessionRecords(found.append)
         for number, recorded in self.sessions.items():
-            yield from session_records(number, recorded)
-            yield from got_records(number, recorded, indexes)
+            writer.again(number, recorded)
+            yield from found
+            found.clear()
         for body in self.retained.values():
-            yield encode_retained(body)
+            yield encode_record(Kind.RETAINED, body)
         if self.members is not None:
-            yield encode_members(self.members)
-        yield from map(encode_shared, self.shared)
-        yield encode_seen(b"".join(self.seen.values()))
+            yield encode_record(Kind.MEMBERS, *self.members)
+        for body in self.shared:
+            yield encode_record(Kind.SHARED, body)
+        yield encode_record(Kind.SEEN, *self.seen.values())
 
     # ---------------------------------------------------------------- messages
 
@@ -374,51 +322,6 @@ class Image:
     def _end(self, body: bytes) -> None:
         self.sessions.pop(decode_number(body)[0], None)
 
-    def _subscribed(self, body: bytes) -> None:
-        record = SubscribedRecord.decode(body)
-        if (recorded := self.sessions.get(record.session)) is not None:
-            recorded.subscriptions[record.filter] = record
-
-    def _unsubscribed(self, body: bytes) -> None:
-        number, topic_filter = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.subscriptions.pop(topic_filter, None)
-
-    def _start_vector(self, body: bytes) -> None:
-        number, vector = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.start_vector, recorded.start_time = vector, None
-
-    def _start_time(self, body: bytes) -> None:
-        record = StartTimeRecord.decode(body)
-        if (recorded := self.sessions.get(record.session)) is not None:
-            recorded.start_time = record
-
-    def _delivered(self, body: bytes) -> None:
-        number, vector = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.delivered = vector
-
-    def _owed(self, body: bytes) -> None:
-        number, owed = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.owed = owed
-
-    def _given(self, body: bytes) -> None:
-        number, given = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.given = given
-
-    def _last_id(self, body: bytes) -> None:
-        number, packet_id = decode_last_id(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.last = packet_id
-
-    def _absorbed(self, body: bytes) -> None:
-        number, absorbed = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.absorbed = absorbed
-
     def _sent(self, body: bytes) -> None:
         """Messages at the head of the queue with other names had expired, or were too large."""
         session, packet_id, count, index, number = decode_sent(body)
@@ -431,27 +334,6 @@ class Image:
             recorded.queue.popleft()
         for more in range(min(count, len(recorded.queue))):
             recorded.got(packet_id + more, recorded.queue.popleft())
-
-    def _acknowledged(self, body: bytes) -> None:
-        number, packets = decode_number(body)
-        if (recorded := self.sessions.get(number)) is None or not packets:
-            return
-        kind = packets[0]
-        for at in range(0, len(packets), 4):
-            packet_id = packet_id_at(packets, at + 2)
-            if kind == PUBREL:
-                recorded.incoming.discard(packet_id)
-            elif kind == PUBREC:
-                recorded.inflight[packet_id] = None
-            else:
-                recorded.inflight.pop(packet_id, None)
-
-    def _incoming(self, body: bytes) -> None:
-        number, packet_ids = decode_number(body)
-        if (recorded := self.sessions.get(number)) is not None:
-            recorded.incoming.update(
-                packet_id_at(packet_ids, at) for at in range(0, len(packet_ids), 2)
-            )
 
     # ---------------------------------------------------------------- retained, seen
 

@@ -9,7 +9,7 @@ All numbers are big-endian; times are ms since the epoch, 0 for never.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
@@ -81,10 +81,29 @@ class Kind:
     may not know yet."""
     GIVEN: Final = 26
     """Which messages a session got from logs and older sessions, if a broker with an older one may
-    come back (`merge`). It is in heads alone (`session_head`)."""
+    come back (`merge`); without any: those that are in it. It is in heads alone
+    (`session_head`)."""
     LAST_ID: Final = 27
     """The packet identifier that a message to the session was given last, also if it has been
     acknowledged."""
+
+
+ABOUT: Final = frozenset(
+    (
+        Kind.SUBSCRIBED,
+        Kind.UNSUBSCRIBED,
+        Kind.ACKNOWLEDGED,
+        Kind.INCOMING,
+        Kind.START_VECTOR,
+        Kind.START_TIME,
+        Kind.DELIVERED,
+        Kind.OWED,
+        Kind.ABSORBED,
+        Kind.GIVEN,
+        Kind.LAST_ID,
+    )
+)
+"""Kinds of records that say something of one session: its number, and what they say."""
 
 
 def read_records(frame: bytes) -> list[tuple[int, bytes]]:
@@ -105,24 +124,10 @@ def read_records(frame: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def record_at(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return kind and body of the record at `at`, and where the next one begins. Raises
-    JournalError: it is cut off."""
-    if at + RECORD.size > len(data):
-        raise JournalError("a record is cut off")
-    kind, size = RECORD.unpack_from(data, at)
-    begin = at + RECORD.size
-    end = begin + size
-    if end > len(data):
-        raise JournalError("a record is cut off")
-    return kind, data[begin:end], end
-
-
 # ---------------------------------------------------------------- records
 
 _SESSION = struct.Struct(">IBBdQQHI")
 _AGES = struct.Struct(">QQ")
-_SUBSCRIBED = struct.Struct(">IBI")
 _ENTRY = struct.Struct(">BHI")
 _NAMED = struct.Struct(">HHI")
 _DELIVERY = struct.Struct(">HIH")
@@ -135,17 +140,24 @@ _GOT_HEAD = ">BIHHI"
 FEW: Final = 16
 _PACK_GOT = tuple(struct.Struct(f"{_GOT_HEAD}{count}Q").pack for count in range(FEW))
 """With few items, as most have: the format need not be looked up."""
-_WHOLE_ACKNOWLEDGED = struct.Struct(">BII")
+_ABOUT = struct.Struct(">BII")
 _RETAINED = struct.Struct(">QQQQB16sHI")
 _SNAPSHOT_END = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
-_LAST_ID = struct.Struct(">IH")
-_START_TIME = struct.Struct(">Idd")
+_START_TIME = struct.Struct(">dd")
+OPTIONS: Final = struct.Struct(">BI")
+"""Of a subscription, ahead of its filter: QoS, 4 No Local, 8 Retain As Published; identifier."""
 
 
-def _record(kind: int, *parts: bytes) -> bytes:
+def encode_record(kind: int, *parts: bytes) -> bytes:
     """Return a record: its head, and a body of `parts`."""
     return b"".join((RECORD.pack(kind, sum(map(len, parts))), *parts))
+
+
+def encode_about(kind: int, session: int, body: bytes = b"") -> bytes:
+    """Return a record about a session. `kind`: END, or one of `ABOUT`; `session`: its number;
+    `body`: what follows that."""
+    return _ABOUT.pack(kind, 4 + len(body), session) + body
 
 
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
@@ -222,7 +234,7 @@ class SessionRecord(NamedTuple):
         whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
         ages = _AGES.pack(*self.ages) if flags & AGED else b""
         texts = self.client_id, self.username, where, whose
-        return _record(Kind.SESSION, head, *texts, ages, self.will)
+        return encode_record(Kind.SESSION, head, *texts, ages, self.will)
 
     @classmethod
     def decode(cls, body: bytes) -> SessionRecord:
@@ -260,26 +272,6 @@ class SessionRecord(NamedTuple):
         )
 
 
-class SubscribedRecord(NamedTuple):
-    """SUBSCRIBED. `options`: QoS, 4 No Local, 8 Retain As Published."""
-
-    session: int
-    options: int
-    identifier: int
-    filter: bytes
-
-    def encode(self) -> bytes:
-        """Return SUBSCRIBED as bytes: the record's head and its body."""
-        head = _SUBSCRIBED.pack(self.session, self.options, self.identifier)
-        return _record(Kind.SUBSCRIBED, head, self.filter)
-
-    @classmethod
-    def decode(cls, body: bytes) -> SubscribedRecord:
-        """Decode a body. Raises struct.error."""
-        session, options, identifier = _SUBSCRIBED.unpack_from(body)
-        return cls(session, options, identifier, body[_SUBSCRIBED.size :])
-
-
 class GotAsRecord(NamedTuple):
     """GOT_AS: a session has the message `number` of an origin. `packet_id`: 0 while it waits;
     `ids`: encoded Subscription Identifiers; `shared`: the filter of the shared subscription that it
@@ -306,7 +298,7 @@ class GotAsRecord(NamedTuple):
             len(self.ids),
             len(self.shared),
         )
-        return _record(Kind.GOT_AS, head, self.ids, self.shared)
+        return encode_record(Kind.GOT_AS, head, self.ids, self.shared)
 
     @classmethod
     def decode(cls, body: bytes) -> GotAsRecord:
@@ -335,7 +327,7 @@ class RetainedRecord(NamedTuple):
         """Return RETAINED as bytes: the record's head and its body."""
         *numbers, topic, properties, payload = self
         head = _RETAINED.pack(*numbers, len(topic), len(properties))
-        return _record(Kind.RETAINED, head, topic, properties, payload)
+        return encode_record(Kind.RETAINED, head, topic, properties, payload)
 
     @classmethod
     def decode(cls, body: bytes) -> RetainedRecord:
@@ -352,16 +344,6 @@ class RetainedRecord(NamedTuple):
         return body[_RETAINED.size : _RETAINED.size + _RETAINED.unpack_from(body)[6]]
 
 
-def encode_end(session: int) -> bytes:
-    """Return END as bytes: the session with this number is over."""
-    return _record(Kind.END, _NUMBER.pack(session))
-
-
-def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
-    """Return UNSUBSCRIBED as bytes: a session's subscription to a filter has ended."""
-    return _record(Kind.UNSUBSCRIBED, _NUMBER.pack(session), topic_filter)
-
-
 def encode_entry(logged: bool, at: int, data: bytes) -> bytes:
     """Return ENTRY. `logged`, `at`, `data`: as of `EntryRecord`."""
     size, form = _ENTRY.size + len(data), 1 if logged else 2
@@ -370,7 +352,7 @@ def encode_entry(logged: bool, at: int, data: bytes) -> bytes:
 
 def encode_origin(index: int, key: bytes) -> bytes:
     """Return ORIGIN: `index` (u16) is that of the origin `key` from now on."""
-    return _record(Kind.ORIGIN, index.to_bytes(2, "big"), key)
+    return encode_record(Kind.ORIGIN, index.to_bytes(2, "big"), key)
 
 
 def encode_got(origin: int, first: int, items: Sequence[int]) -> bytes:
@@ -386,54 +368,14 @@ def encode_got_run(origin: int, first: int, count: int, session: int, packet_id:
     """Return GOT_RUN: the `count` messages of an origin from number `first` on are in flight to a
     session, from `packet_id` on. `origin`: its index; `session`: its number."""
     numbers = first >> 32, first & 0xFFFFFFFF, count, session, packet_id
-    return _record(Kind.GOT_RUN, _GOT_RUN.pack(origin, *numbers))
+    return encode_record(Kind.GOT_RUN, _GOT_RUN.pack(origin, *numbers))
 
 
 def encode_sent(session: int, packet_id: int, count: int, origin: int, number: int) -> bytes:
     """Return SENT: `count` messages of a queue, from the one with `number` of an origin on, are in
     flight, from `packet_id` on. `session`: its number; `origin`: its index."""
     numbers = origin, number >> 32, number & 0xFFFFFFFF
-    return _record(Kind.SENT, _SENT.pack(session, packet_id, count, *numbers))
-
-
-def encode_acknowledged(session: int, packets: bytes) -> bytes:
-    """Return ACKNOWLEDGED as bytes: acknowledgements of 4 bytes each, all of one kind."""
-    return _WHOLE_ACKNOWLEDGED.pack(Kind.ACKNOWLEDGED, 4 + len(packets), session) + packets
-
-
-def encode_incoming(session: int, packet_ids: bytes) -> bytes:
-    """Return INCOMING as bytes: packet identifiers of 2 bytes each."""
-    return _record(Kind.INCOMING, _NUMBER.pack(session), packet_ids)
-
-
-def encode_retained(body: bytes) -> bytes:
-    """Return RETAINED as bytes, of a body that is encoded."""
-    return _record(Kind.RETAINED, body)
-
-
-def encode_seen(vector: bytes) -> bytes:
-    """Return SEEN as bytes. `vector`: as `codec` encodes it."""
-    return _record(Kind.SEEN, vector)
-
-
-def encode_members(broker_ids: Iterable[bytes]) -> bytes:
-    """Return MEMBERS as bytes."""
-    return _record(Kind.MEMBERS, *broker_ids)
-
-
-def encode_shared(body: bytes) -> bytes:
-    """Return SHARED as bytes; `shared_records` encodes its body."""
-    return _record(Kind.SHARED, body)
-
-
-def encode_start_vector(session: int, vector: bytes) -> bytes:
-    """Return START_VECTOR of a session. `vector`: as `codec` encodes it."""
-    return _record(Kind.START_VECTOR, _NUMBER.pack(session), vector)
-
-
-def encode_delivered(session: int, vector: bytes) -> bytes:
-    """Return DELIVERED of a session. `vector`: as `codec` encodes it."""
-    return _record(Kind.DELIVERED, _NUMBER.pack(session), vector)
+    return encode_record(Kind.SENT, _SENT.pack(session, packet_id, count, *numbers))
 
 
 def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
@@ -441,27 +383,6 @@ def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
     return b"".join(
         key + len(ranges).to_bytes(2, "big") + encode_pairs(ranges) for key, ranges in owed.items()
     )
-
-
-def encode_owed(session: int, body: bytes) -> bytes:
-    """Return OWED of a session. `body`: of `owed_body`."""
-    return _record(Kind.OWED, _NUMBER.pack(session), body)
-
-
-def encode_last_id(session: int, packet_id: int) -> bytes:
-    """Return LAST_ID of a session."""
-    return _record(Kind.LAST_ID, _LAST_ID.pack(session, packet_id))
-
-
-def decode_last_id(body: bytes) -> tuple[int, int]:
-    """Return what `encode_last_id` was given. Raises struct.error."""
-    session, packet_id = _LAST_ID.unpack(body)
-    return session, packet_id
-
-
-def encode_given(session: int, body: bytes) -> bytes:
-    """Return GIVEN of a session. `body`: of `owed_body`."""
-    return _record(Kind.GIVEN, _NUMBER.pack(session), body)
 
 
 def decode_owed(body: bytes) -> dict[bytes, Ranges]:
@@ -476,47 +397,40 @@ def decode_owed(body: bytes) -> dict[bytes, Ranges]:
     return owed
 
 
-def encode_absorbed(session: int, body: bytes) -> bytes:
-    """Return ABSORBED of a session. `body`: its older sessions, each as `ABSORBED` packs it."""
-    return _record(Kind.ABSORBED, _NUMBER.pack(session), body)
-
-
 def decode_absorbed(body: bytes) -> tuple[Absorbed, ...]:
     """Return the sessions in the body of ABSORBED behind the session's number. Raises
     struct.error."""
     return tuple(Absorbed(*fields) for fields in ABSORBED.iter_unpack(body))
 
 
-class StartTimeRecord(NamedTuple):
-    """START_TIME. `at`: s of the broker's monotonic clock. `offset`: s by which the time of day is
-    ahead of that. `origins`: those for which the start is still open."""
+class StartTime(NamedTuple):
+    """START_TIME, without the session. `at`: s of the broker's monotonic clock; `offset`: s by
+    which the time of day is ahead of that; `origins`: those for which the start is still open."""
 
-    session: int
     at: float
     offset: float
     origins: tuple[bytes, ...]
 
     def encode(self) -> bytes:
-        """Return START_TIME as bytes: the record's head and its body."""
-        body = _START_TIME.pack(self.session, self.at, self.offset) + b"".join(self.origins)
-        return _record(Kind.START_TIME, body)
+        """Return the body behind the session's number."""
+        return _START_TIME.pack(self.at, self.offset) + b"".join(self.origins)
 
     @classmethod
-    def decode(cls, body: bytes) -> StartTimeRecord:
-        """Decode a body. Raises struct.error."""
+    def decode(cls, body: bytes) -> StartTime:
+        """Decode what `encode` returns. Raises struct.error."""
         origins = tuple(body[at : at + 16] for at in range(_START_TIME.size, len(body), 16))
-        number, at, offset = _START_TIME.unpack_from(body)
-        return cls(number, at, offset, origins)
+        at, offset = _START_TIME.unpack_from(body)
+        return cls(at, offset, origins)
 
 
 def encode_snapshot_end(segment: int, size: int) -> bytes:
     """Return SNAPSHOT_END. `segment`: its number. `size`: bytes of the snapshot."""
-    return _record(Kind.SNAPSHOT_END, _SNAPSHOT_END.pack(segment, size))
+    return encode_record(Kind.SNAPSHOT_END, _SNAPSHOT_END.pack(segment, size))
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
-    """Return the session's number and the rest of the body of END, UNSUBSCRIBED, ACKNOWLEDGED,
-    INCOMING, START_VECTOR, DELIVERED, OWED, ABSORBED and GIVEN. Raises struct.error."""
+    """Return the session's number and the rest of the body of END, or of a record of `ABOUT`.
+    Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 

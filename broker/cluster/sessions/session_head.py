@@ -3,7 +3,7 @@
 It is records (`records`), in any order, of one session: SESSION, and what there is of ORIGIN,
 SUBSCRIBED, START_VECTOR, START_TIME, ABSORBED, INCOMING, GOT, GOT_AS, ACKNOWLEDGED (PUBREC alone)
 and LAST_ID. SEEN says what it was offered, GIVEN what it got besides; ENTRY has each of its
-messages, as it was when the head was made. SNAPSHOT_END is last, with the bytes before it.
+messages. SNAPSHOT_END is last: when the head was made, and the bytes before it.
 
 All that another broker sends is checked as if a client had sent it.
 """
@@ -18,31 +18,31 @@ from mqttree.broker.base.sequence_set import MAX_ORIGINS
 from mqttree.broker.cluster.link.message_batch import (
     MAX_BATCH_PACKETS,
     MAX_BYTES,
-    age_batch,
     check_properties,
     encode_batch,
     is_topic_name,
 )
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import encode_vector
-from mqttree.broker.cluster.sessions.image import Image, got_records, session_records
+from mqttree.broker.cluster.sessions.image import Image
+from mqttree.broker.cluster.sessions.message_vectors import numbered
 from mqttree.broker.cluster.sessions.recorded_states import reading_session
 from mqttree.broker.cluster.sessions.records import (
     LOCAL,
     NAMED,
     NEW,
+    RECORD,
     EntryRecord,
-    JournalError,
     Kind,
     SessionRecord,
+    StartTime,
     decode_snapshot_end,
+    encode_about,
     encode_entry,
-    encode_given,
-    encode_origin,
-    encode_seen,
+    encode_record,
     encode_snapshot_end,
     owed_body,
-    record_at,
+    read_records,
 )
 from mqttree.broker.cluster.sessions.session_records import SessionRecords, single
 from mqttree.broker.cluster.sessions.session_state import (
@@ -61,9 +61,7 @@ from mqttree.broker.wire.varint import read_length
 from mqttree.routing.topic_filter import valid_topic_filter
 
 if TYPE_CHECKING:
-    from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.cluster.limits import ClusterLimits
-    from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.cluster.sessions.image import RecordedSession
     from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
 
@@ -82,7 +80,10 @@ UNIT: Final = 8
 """bytes of a record that count as one of these: as of an item of GOT."""
 
 NUMBER: Final = 1
-"""The number of the session in a head that is made of a session here."""
+"""The number of the session in a head."""
+
+MADE: Final = 1 << 40
+"""When a head of a session here is made (ms): the clock of its entries is its own."""
 
 _KINDS: Final = frozenset(
     (
@@ -128,8 +129,7 @@ class HeadRecords(SessionRecords):
             return number
         copied.add(number)
         if message.retain or message.expires_at is not None:
-            data, at = single(message, number, self._now)
-            self._entry(age_batch(data, round((self._now - at) * 1000)))
+            self._entry(*single(message, number, self._now))
             return number
         if (
             number != self._next
@@ -153,21 +153,22 @@ class HeadRecords(SessionRecords):
         if packets:
             count, key = len(packets), self._key or LOCAL
             first = self._next - count
-            self._entry(encode_batch(key, first, b"".join(packets), count, 5, self._qos))
+            data = encode_batch(key, first, b"".join(packets), count, 5, self._qos)
+            self._entry(data, self._now)
 
-    def _entry(self, batch: bytes) -> None:
-        self.record(encode_entry(False, 0, batch))
+    def _entry(self, batch: bytes, at: float) -> None:
+        self.record(encode_entry(False, MADE - round((self._now - at) * 1000), batch))
 
     def end(self) -> bytes:
         """Return the head, of which all is recorded."""
         self._end_batch()
-        return ended(self._records)
+        return ended(self._records, MADE)
 
 
-def ended(records: list[bytes]) -> bytes:
-    """Return a head of these `records`."""
+def ended(records: list[bytes], made: int) -> bytes:
+    """Return a head of these `records`. `made`: when that is (ms), by the clock of its entries."""
     size = sum(map(len, records))
-    return b"".join((*records, encode_snapshot_end(0, size)))
+    return b"".join((*records, encode_snapshot_end(made, size)))
 
 
 def encoding(
@@ -186,41 +187,23 @@ def encoding(
     ages = state.created, state.floor
     attributes = SessionRecord(NUMBER, flags, 0, state.expiry, 0, 0, *texts, None, owner, ages)
     head.record(attributes.encode())
-    head.record(encode_seen(encode_vector(state.seen)))
+    head.record(encode_record(Kind.SEEN, encode_vector(state.seen)))
     if state.given:
-        head.record(encode_given(NUMBER, given_body(state.given)))
+        newest = {key: ranges[-MAX_GIVEN:] for key, ranges in state.given.items()}
+        head.record(encode_about(Kind.GIVEN, NUMBER, owed_body(newest)))
     yield from head.whole(NUMBER, state, subscriptions, 0.0, at_once)
     return head.end()
 
 
-def given_body(given: dict[bytes, Ranges]) -> bytes:
-    """Return the body of GIVEN behind the session's number: the newest of the numbers `given` to a
-    session."""
-    return owed_body({key: ranges[-MAX_GIVEN:] for key, ranges in given.items()})
-
-
 def recorded_head(
-    number: int, recorded: RecordedSession, messages: RecordedMessages, seen: Vector, wall: int
+    recorded: RecordedSession, messages: RecordedMessages, seen: bytes, wall: int
 ) -> bytes:
-    """Return the head of a session as it was recorded.
-
-    `number`, `recorded`: of the session; `messages`: of its image; `seen`: what it was offered;
-    `wall`: the time of day (ms).
-
-    Raises:
-        MalformedPacket: a batch of its messages cannot be read.
-    """
-    names = recorded.names()
-    indexes = {origin: index for index, origin in enumerate(sorted({b"", *(n[0] for n in names)}))}
-    return ended(
-        [
-            *(encode_origin(index, origin) for origin, index in indexes.items() if index),
-            *messages.copies(names, wall),
-            *session_records(number, recorded),
-            encode_seen(encode_vector(seen)),
-            *got_records(number, recorded, indexes),
-        ]
-    )
+    """Return the head of a session as it was `recorded`. `messages`: of its image; `seen`: what it
+    was offered, encoded; `wall`: the time of day (ms). Raises MalformedPacket: a batch of its
+    messages cannot be read."""
+    records = [*messages.copies(recorded.names()), encode_record(Kind.SEEN, seen)]
+    SessionRecords(records.append).again(NUMBER, recorded)
+    return ended(records, wall)
 
 
 # ---------------------------------------------------------------- from bytes
@@ -247,13 +230,16 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
         if len(recorded.subscriptions) > limits.max_subscriptions:
             raise MalformedPacket("session with too many subscriptions")
         state = yield from reading_session(recorded, messages.get, now, at_once)
-    except (JournalError, struct.error, LookupError, UnicodeDecodeError) as error:
+        if (time := recorded.parts.get(Kind.START_TIME)) is not None:
+            state.began, _, origins = StartTime.decode(time)
+            state.open = set(origins)
+            if not (abs(state.began) < LATEST and state.open <= state.before.keys()):
+                raise MalformedPacket("session with a start out of range")
+    except (ValueError, struct.error, LookupError) as error:
         raise MalformedPacket(f"session that cannot be read: {error}") from None
     state.seen = image.vector(now)
-    if (start := recorded.start_time) is not None:
-        state.began, state.open = start.at, set(start.origins)
-        if not (abs(start.at) < LATEST and state.open <= state.before.keys()):
-            raise MalformedPacket("session with a start out of range")
+    if recorded.parts.get(Kind.GIVEN) == b"":
+        state.given = numbered(name for name in recorded.names() if name[0])
     _check(state)
     for number, subscription in enumerate(state.subscriptions, 1):
         _check_subscription(subscription)
@@ -270,34 +256,50 @@ def _records(
     data: bytes, image: Image, messages: dict[Name, Message], now: float, at_once: int
 ) -> Generator[int, None, None]:
     """Read the records of a head (`data`) into an `image`, and its `messages`."""
-    at = done = 0
-    kind, body = 0, b""
-    while at < len(data):
-        begin = at
-        kind, body, at = record_at(data, at)
+    at, end = 0, len(data) - len(encode_snapshot_end(0, 0))
+    [(last, body)] = read_records(data[max(0, end) :])
+    made, size = decode_snapshot_end(body)
+    if last != Kind.SNAPSHOT_END or size != end:
+        raise MalformedPacket("session that is truncated")
+    done = 0
+    topics: set[bytes] = set()
+    while at < end:
+        kind, size = RECORD.unpack_from(data, at)
+        at += RECORD.size + size
+        body = data[at - size : at]
         if kind == Kind.ENTRY:
-            batch = EntryRecord.decode(body).batch()
-            if batch.key:
-                split_key(batch.key)
-            for number, message in batch.messages(now):
-                if not is_topic_name(message.topic):
-                    raise MalformedPacket("session with a message that has no topic name")
-                check_properties(message.properties)
-                if not batch.key:
-                    # What names it is in this head alone.
-                    message.sequence = 0
-                messages[batch.key, number] = message
-            done += batch.count
+            done += _messages(EntryRecord.decode(body), messages, topics, made, now)
         elif kind in _KINDS:
             image.apply(kind, body)
-        elif kind != Kind.SNAPSHOT_END or at != len(data) or decode_snapshot_end(body)[1] != begin:
-            raise MalformedPacket(f"session with a record of the kind {kind}, or truncated")
+        else:
+            raise MalformedPacket(f"session with a record of the kind {kind}")
         done += 1 + len(body) // UNIT
         if done >= at_once:
             yield done * READ_WORK
             done = 0
-    if kind != Kind.SNAPSHOT_END:
-        raise MalformedPacket("session that is truncated")
+    if at != end:
+        raise MalformedPacket("session with a record that is cut off")
+
+
+def _messages(
+    record: EntryRecord, messages: dict[Name, Message], topics: set[bytes], made: int, now: float
+) -> int:
+    """Add the messages of an ENTRY of a head that was `made` then (ms); returns how many. `topics`:
+    names that are valid; `now`: s."""
+    batch = record.batch()
+    if key := batch.key:
+        split_key(key)
+    for number, message in batch.messages(now - (made - record.at) / 1000 if record.at else now):
+        if (topic := message.topic) not in topics:
+            if not is_topic_name(topic):
+                raise MalformedPacket("session with a message that has no topic name")
+            topics.add(topic)
+        check_properties(message.properties)
+        if not key:
+            # What names it is in this head alone.
+            message.sequence = 0
+        messages[key, number] = message
+    return batch.count
 
 
 def _check(state: SessionState) -> None:

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.cluster.link.message_batch import encode_message
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.records import (
     LOCAL,
+    NEW,
+    OPTIONS,
     GotAsRecord,
-    StartTimeRecord,
-    SubscribedRecord,
-    encode_absorbed,
-    encode_acknowledged,
+    Kind,
+    StartTime,
+    encode_about,
     encode_got,
-    encode_incoming,
-    encode_last_id,
     encode_origin,
-    encode_start_vector,
 )
 from mqttree.broker.cluster.sessions.session_state import (
     IS_RELEASED,
@@ -35,6 +33,7 @@ from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC_HEAD
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.cluster.sessions.image import RecordedSession
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.session import Absorbed
 
@@ -42,6 +41,9 @@ WRITE_WORK: Final = 1
 """steps of work for each subscription that becomes a record."""
 COPY_WORK: Final = 3
 """steps of work for each message that does."""
+
+AS_PUBLISHED: Final = 3
+"""The QoS of a message that a session has as it was published."""
 
 MOST_INDEXES: Final = 65_535
 
@@ -102,15 +104,17 @@ class SessionRecords:
     ) -> None:
         """Record that a `session`, by its number, has a `message` in flight as `packet_id`, or,
         with 0, in its queue. `qos`, `retain`, `ids`: as of `Outgoing`; `shared`: as of `Item`."""
-        number = self.require(message)
+        origin, number = message.origin, self.require(message)
         receipts = self.receipts
-        place = receipts.place(message.origin, number)
+        place = receipts.place(origin, number)
         if qos == message.qos and not (retain or ids or shared):
             receipts.items.append(place | session << 16 | packet_id)
-            return
-        index = self.index(message.origin)
-        how = qos, retain, ids, (shared or "").encode()
-        self.put(GotAsRecord(index, number, session, packet_id, *how).encode())
+        else:
+            how = qos, retain, ids, (shared or "").encode()
+            self._got_as(origin, number, session, packet_id, *how)
+
+    def _got_as(self, origin: bytes, *what: Any) -> None:
+        self.put(GotAsRecord(self.index(origin), *what).encode())
 
     # ---------------------------------------------------------------- whole sessions
 
@@ -136,37 +140,69 @@ class SessionRecords:
             self.starts(session, state.before, state.began, state.open, offset)
         if state.absorbed:
             self.absorbed(session, state.absorbed)
-        if state.incoming:
-            self.put(encode_incoming(session, b"".join(PACKET_IDS[p] for p in state.incoming)))
+        self._incoming(session, state.incoming)
         for count, item in enumerate(state.items, 1):
             if item.place == IS_RELEASED:
-                self.put(encode_acknowledged(session, PUBREC_HEAD + PACKET_IDS[item.packet_id]))
+                self._released(session, item.packet_id)
             else:
                 how = item.qos, item.retain, item.ids, item.shared
                 self.got(session, item.packet_id, item.message, *how)
             if not count % at_once:
                 yield at_once * COPY_WORK
-        self.put(encode_last_id(session, state.next_packet_id))
+        self.put(encode_about(Kind.LAST_ID, session, PACKET_IDS[state.next_packet_id]))
+
+    def again(self, session: int, recorded: RecordedSession) -> None:
+        """Record all of a session as it was `recorded`. What gets the records has its messages."""
+        head, parts = recorded.head, recorded.parts
+        self.put(head._replace(number=session, flags=head.flags | NEW).encode())
+        for topic_filter, options in recorded.subscriptions.items():
+            self.put(encode_about(Kind.SUBSCRIBED, session, options + topic_filter))
+        for kind in sorted(parts):
+            self.put(encode_about(kind, session, parts[kind]))
+        self._incoming(session, recorded.incoming)
+        receipts = self.receipts
+        for packet_id, waiting in (*recorded.inflight.items(), *((0, w) for w in recorded.queue)):
+            if waiting is None:
+                self._released(session, packet_id)
+                continue
+            (origin, number), qos, *how = waiting
+            if qos == AS_PUBLISHED:
+                place = receipts.place(origin, number)
+                receipts.items.append(place | session << 16 | packet_id)
+            else:
+                self._got_as(origin, number, session, packet_id, qos, *how)
+        self.put(encode_about(Kind.LAST_ID, session, PACKET_IDS[recorded.last]))
+
+    def _incoming(self, session: int, packet_ids: set[int]) -> None:
+        if packet_ids:
+            found = b"".join(PACKET_IDS[packet_id] for packet_id in packet_ids)
+            self.put(encode_about(Kind.INCOMING, session, found))
+
+    def _released(self, session: int, packet_id: int) -> None:
+        packets = PUBREC_HEAD + PACKET_IDS[packet_id]
+        self.put(encode_about(Kind.ACKNOWLEDGED, session, packets))
 
     def subscribed(self, session: int, subscription: EncodedSubscription) -> None:
         """Record a subscription of a `session`."""
         topic_filter, qos, no_local, as_published, identifier = subscription
         options = qos | no_local << 2 | as_published << 3
-        self.put(SubscribedRecord(session, options, identifier, topic_filter.encode()).encode())
+        body = OPTIONS.pack(options, identifier) + topic_filter.encode()
+        self.put(encode_about(Kind.SUBSCRIBED, session, body))
 
     def starts(
         self, session: int, before: Vector, began: float, unsettled: set[bytes], offset: float
     ) -> None:
         """Record where the subscriptions of a `session` begin. `before`, `began`: as of
         `SessionState`, and `unsettled` as its `open`; `offset`: as of START_TIME."""
-        self.put(encode_start_vector(session, encode_vector(before)))
+        self.put(encode_about(Kind.START_VECTOR, session, encode_vector(before)))
         if began > UNKNOWN:
-            origins = tuple(sorted(unsettled))
-            self.put(StartTimeRecord(session, began, offset, origins).encode())
+            time = StartTime(began, offset, tuple(sorted(unsettled)))
+            self.put(encode_about(Kind.START_TIME, session, time.encode()))
 
     def absorbed(self, session: int, absorbed: tuple[Absorbed, ...]) -> None:
         """Record which older sessions have been merged into a `session`."""
-        self.put(encode_absorbed(session, b"".join(ABSORBED.pack(*one) for one in absorbed)))
+        body = b"".join(ABSORBED.pack(*one) for one in absorbed)
+        self.put(encode_about(Kind.ABSORBED, session, body))
 
 
 def single(message: Message, number: int, now: float) -> tuple[bytes, float]:

@@ -27,27 +27,21 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     uncovered,
     whole,
 )
-from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
 from mqttree.broker.cluster.sessions.records import (
     LOCAL,
     NEW,
     GotAsRecord,
     Kind,
     SessionRecord,
-    encode_absorbed,
-    encode_acknowledged,
-    encode_end,
+    encode_about,
     encode_entry,
-    encode_given,
     encode_got,
     encode_got_run,
-    encode_incoming,
     encode_origin,
-    encode_seen,
+    encode_record,
     encode_snapshot_end,
-    encode_start_vector,
 )
-from mqttree.broker.cluster.sessions.session_head import ended, recorded_head
+from mqttree.broker.cluster.sessions.session_head import MADE, ended, recorded_head
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     IS_RELEASED,
@@ -65,7 +59,7 @@ from mqttree.broker.core.start_point import SubscriptionStart
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 from mqttree.broker.wire.publish_header import PUBREC_HEAD
-from tests.kit.heads import decode_head, encode_head
+from tests.kit.heads import decode_head, encode_head, recorded_messages
 from tests.kit.link_harness import entry_of
 from tests.kit.node_harness import World
 
@@ -254,24 +248,24 @@ def with_records(*records: bytes) -> bytes:
     state = SessionState(items=[Item(WAITING, 0, 1, False, b"", one_message())])
     head = encode_head(state, NOW)
     known = head[: -len(encode_snapshot_end(0, 0))]
-    return ended([known, *records])
+    return ended([known, *records], MADE)
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        encode_end(1),
+        encode_about(Kind.END, 1),
         encode_got_run(0, 1, 1, 1, 1),
-        encode_seen(b"x" * 18 + b"\xff" * 30),
+        encode_record(Kind.SEEN, b"x" * 18 + b"\xff" * 30),
         encode_got(9, 1, [1 << 16]),
         GotAsRecord(0, 1, 1, 1, 0, False, b"", b"").encode(),
-        encode_acknowledged(1, PUBREC_HEAD + b"\0\0"),
-        encode_incoming(1, b"x"),
-        encode_start_vector(1, b"x"),
-        encode_absorbed(1, b"x"),
-        encode_absorbed(1, bytes(24 * 17)),
-        encode_given(1, b"x" * 16 + b"\0\1" + bytes(12)),
-        encode_given(1, b"!" * 16 + b"\0\0"),
+        encode_about(Kind.ACKNOWLEDGED, 1, PUBREC_HEAD + b"\0\0"),
+        encode_about(Kind.INCOMING, 1, b"x"),
+        encode_about(Kind.START_VECTOR, 1, b"x"),
+        encode_about(Kind.ABSORBED, 1, b"x"),
+        encode_about(Kind.ABSORBED, 1, bytes(24 * 17)),
+        encode_about(Kind.GIVEN, 1, b"x" * 16 + b"\0\1" + bytes(12)),
+        encode_about(Kind.GIVEN, 1, b"!" * 16 + b"\0\0"),
         bytes((Kind.LAST_ID,)) + bytes((0, 0, 0, 1, 0)),
         SessionRecord(2, NEW, 4, 0.0, 0, 0, b"", b"", b"").encode(),
         encode_entry(False, 0, b""),
@@ -320,11 +314,11 @@ def test_a_head_of_a_recorded_session_has_its_messages_alone() -> None:
         encode_got(1, 3, [5 << 16 | 8, 4 << 48 | 5 << 16]),
         encode_got(0, 1, [5 << 16, 1 << 48 | 5 << 16]),
         GotAsRecord(2, 7, 5, 0, 1, True, b"\x0b\x02", b"").encode(),
-        encode_acknowledged(5, PUBREC_HEAD + b"\0\x09"),
+        encode_about(Kind.ACKNOWLEDGED, 5, PUBREC_HEAD + b"\0\x09"),
     ]
     image.take(1_000_000, b"".join(records))
-    messages = RecordedMessages(image, NOW, 1_000_000)
-    head = recorded_head(5, image.sessions[5], messages, {}, 1_010_000)
+    messages = recorded_messages(image, NOW, 1_000_000)
+    head = recorded_head(image.sessions[5], messages, b"", 1_010_000)
     assert head.count(packet) == 4
     state = decode_head(head, NOW)
     assert [(i.place, i.packet_id, i.message.name, i.ids) for i in state.items] == [

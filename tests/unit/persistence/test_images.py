@@ -15,7 +15,7 @@ from mqttree.broker.cluster.link.stream_packets import (
     encode_stream,
 )
 from mqttree.broker.cluster.sessions.image_states import State
-from mqttree.broker.cluster.sessions.records import Kind, encode_shared
+from mqttree.broker.cluster.sessions.records import Kind, encode_record
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.persistence.frames import encode_frame
 from mqttree.broker.persistence.images import POST_INTERVAL_S, StandbyImage
@@ -27,7 +27,7 @@ EMPTY_SESSION = bytes((Kind.SESSION, 0, 0, 0, 0))
 
 
 def frame(size: int = 0) -> bytes:
-    return encode_frame([encode_shared(bytes(40 + size))], 1)
+    return encode_frame([encode_record(Kind.SHARED, bytes(40 + size))], 1)
 
 
 def begun(world: World, number: int = 1, epoch: int = 1) -> Neighbour:

@@ -20,8 +20,10 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.records import (
+    Kind,
     SessionRecord,
-    StartTimeRecord,
+    StartTime,
+    encode_about,
     encode_snapshot_end,
 )
 from mqttree.broker.core.effects import AppendFrame, BeginSegment
@@ -603,9 +605,8 @@ def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> No
     world, start = opened(key)
     number = next(iter(world.journal.sessions.recorders))
     offset = world.journal.frames.wall() / 1000 - world.now
-    world.journal.frames.record(
-        StartTimeRecord(number, start.began, offset + set_by, (key,)).encode()
-    )
+    time = StartTime(start.began, offset + set_by, (key,)).encode()
+    world.journal.frames.record(encode_about(Kind.START_TIME, number, time))
     world.settle()
     found = began(world.again(0.5))
     known = set_by == 3.0

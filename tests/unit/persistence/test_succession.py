@@ -7,7 +7,7 @@ import pytest
 from mqttree.broker.cluster.directory.link_state_directory import STANDBY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
-from mqttree.broker.cluster.sessions.records import EntryRecord, encode_shared
+from mqttree.broker.cluster.sessions.records import EntryRecord, Kind, encode_record
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     NOTHING,
@@ -58,7 +58,7 @@ def test_a_taker_waits_until_the_standby_has_noticed_the_death(linked: bool, ans
     owner, taker = Neighbour(world, 1), Neighbour(world, 2)
     taker.child()
     taker.post()
-    frame = encode_frame([encode_shared(bytes(40))], 1)
+    frame = encode_frame([encode_record(Kind.SHARED, bytes(40))], 1)
     owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, frame))
     if not linked:
         world.node.connection_lost(owner.conn, "closed by peer", world.now)
