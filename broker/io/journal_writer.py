@@ -51,6 +51,7 @@ from mqttree.broker.persistence.frames import (
     encode_frame,
     encode_header,
     frame_within,
+    frames_of,
     is_full_snapshot,
     read_frames,
 )
@@ -191,8 +192,8 @@ class JournalWriter:
         try:
             with part.open("wb") as stream:
                 stream.write(encode_header(self._id, segment))
-                for records in image.records(WRITE_BYTES):
-                    size += stream.write(encode_frame(records, image.alive))
+                for frame in frames_of(image.records(), image.alive, WRITE_BYTES):
+                    size += stream.write(frame)
                 stream.write(encode_frame([encode_snapshot_end(segment, size)], image.alive))
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.sessions.records import CLEAN, NAMED
+from mqttree.broker.cluster.sessions.records import CLEAN
 from mqttree.broker.wire.packets import Connect
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Absentee:
         self._head = head
         self._away = away
         self.client_id = head.client_id.decode()
-        username = head.username.decode() if head.flags & NAMED else None
+        username = None if head.username is None else head.username.decode()
         self.connect = Connect("MQTT", head.version, False, 0, self.client_id, username)
         self.owner = None if head.owner is None else head.owner.decode()
         listener = "" if head.listener is None else head.listener.decode()

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from mqttree.broker.cluster.sessions.records import RECORD, JournalError, Kind
 
-VERSION = 7
+VERSION = 8
 """Each has its own records; a broker reads the files of its own version."""
 FULL_SNAPSHOT = 0x8000
 """Added to the version of a segment that began after a failed write. Its records do not continue
@@ -98,23 +98,25 @@ def encode_frame(records: list[bytes], wall: int) -> bytes:
 
 
 def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
-    """Return encoded records as several frames, for more than one frame may hold.
-
-    `records`: encoded. `wall`: the time of day (ms). `most`: bytes of a frame, more if one record
-    is larger. Messages come first, as the other records refer to them.
-    """
+    """Return encoded records as several frames, for more than one frame may hold. Messages come
+    first, as the other records refer to them. `records`, `wall`, `most`: as for `frames_of`."""
     bulk = [record for record in records if record[0] in BULK]
-    frames: list[bytes] = []
+    rest = (record for record in records if record[0] not in BULK)
+    return b"".join(frames_of((*bulk, *rest), wall, most))
+
+
+def frames_of(records: Iterable[bytes], wall: int, most: int) -> Iterator[bytes]:
+    """Yield encoded `records` as frames. `wall`: the time of day (ms); `most`: bytes of a frame,
+    more if one record is larger."""
     found: list[bytes] = []
     size = 0
-    for record in (*bulk, *(record for record in records if record[0] not in BULK)):
+    for record in records:
         if found and size + len(record) > most:
-            frames.append(encode_frame(found, wall))
+            yield encode_frame(found, wall)
             found, size = [], 0
         found.append(record)
         size += len(record)
-    frames.append(encode_frame(found, wall))
-    return b"".join(frames)
+    yield encode_frame(found, wall)
 
 
 class Cut(NamedTuple):

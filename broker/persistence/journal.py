@@ -116,9 +116,8 @@ class Journal:
             self.sessions.restored(session, number, disconnected_at, recovery.died)
         wills, alive = OrphanedWills(self.node, self._cluster), recovery.since(image.alive)
         for head in recovery.wills:
-            wills.add(
-                head, alive, now, partial(self.frames.record, encode_about(Kind.END, head.number))
-            )
+            end = partial(self.frames.record, encode_about(Kind.END, head.number))
+            wills.add(head, alive, now, end)
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.sessions.records import NAMED
 from mqttree.broker.cluster.sessions.session_entries import entries_of
 from mqttree.broker.core.wills import delay_of
 from mqttree.broker.persistence.will_record import decode_will
@@ -44,12 +43,13 @@ class OrphanedWills:
         be, just before that."""
         with suppress(WireError, UnicodeDecodeError, IndexError, struct.error):
             will = decode_will(record.will)
-            client_id, username = record.client_id.decode(), record.username.decode()
+            client_id, name = record.client_id.decode(), record.username
+            username = None if name is None else name.decode()
             if will is None:
                 return
             session = self._node.session_registry.new(client_id)
             session.stamp, session.heard, session.will = record.stamp, heard, will
-            session.username = username if record.flags & NAMED else None
+            session.username = username
             session.listener = (
                 None if record.listener is None else record.listener.decode(errors="replace")
             )

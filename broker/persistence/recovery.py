@@ -13,13 +13,10 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import decode_vector
-from mqttree.broker.cluster.sessions.image import Image, RecordedSession
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of
-from mqttree.broker.cluster.sessions.recorded_states import (
-    EVERYTHING,
-    RecordedMessages,
-    reading_session,
-)
+from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
+from mqttree.broker.cluster.sessions.recorded_session import RecordedSession, reading_session
 from mqttree.broker.cluster.sessions.records import (
     CLEAN,
     EntryRecord,
@@ -29,7 +26,7 @@ from mqttree.broker.cluster.sessions.records import (
     StartTime,
     decode_owed,
 )
-from mqttree.broker.cluster.sessions.session_state import restore
+from mqttree.broker.cluster.sessions.session_state import EVERYTHING, restoring
 from mqttree.broker.core.memory_limit import will_memory
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import RetainedVersion, place_of
@@ -226,8 +223,8 @@ class Recovery:
         try:
             client_id, will = head.client_id.decode(), decode_will(head.will)
             state = finish(reading_session(recorded, self.messages.get, self.now, EVERYTHING))
-            delivered = decode_vector(recorded.parts.get(Kind.DELIVERED, b""), self.now)
-            owed = decode_owed(recorded.parts.get(Kind.OWED, b""))
+            delivered = decode_vector(recorded.part(Kind.DELIVERED), self.now)
+            owed = decode_owed(recorded.part(Kind.OWED))
             time = recorded.parts.get(Kind.START_TIME)
             start = None if time is None else StartTime.decode(time)
         except (WireError, UnicodeDecodeError, IndexError, struct.error):
@@ -250,7 +247,7 @@ class Recovery:
             )
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
-        restore(state, session, node.dispatcher, self.cluster.subscription_starts)
+        finish(restoring(state, session, node.dispatcher, self.cluster.subscription_starts))
         self.delivered_ranges.add(session, ranges_of(delivered))
         for key, ranges in owed.items():
             self.owed.setdefault(key, {})[session] = ranges

@@ -12,30 +12,29 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
-from mqttree.broker.cluster.sessions.recorded_states import EVERYTHING
 from mqttree.broker.cluster.sessions.records import (
     CLEAN,
-    HAS_WILL,
-    NAMED,
     NEW,
     Kind,
-    SessionRecord,
     encode_about,
     encode_got_run,
     encode_sent,
     owed_body,
 )
+from mqttree.broker.cluster.sessions.session_records import attributes_of
 from mqttree.broker.cluster.sessions.session_state import (
-    MISSED,
-    before,
+    EVERYTHING,
     encoded,
     shared_filter,
+    start_of,
     state_of,
+    subscriptions_of,
 )
 from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.session import Session
 from mqttree.broker.persistence.will_record import encode_will
 from mqttree.broker.wire.publish_header import PUBREC, PUBREL
+from mqttree.broker.wire.steps import finish
 
 if TYPE_CHECKING:
     from mqttree.broker.base.sequence_set import Ranges
@@ -116,12 +115,8 @@ class SessionRecorder:
         self.session = copy = Session(session.host, session.client_id)
         copy.version, copy.clean, copy.expiry = session.version, session.clean, session.expiry
         copy.stamp, copy.created, copy.floor = session.stamp, session.created, session.floor
-        copy.username, copy.owner, copy.listener = (
-            session.username,
-            session.owner,
-            session.listener,
-        )
-        copy.absorbed, copy.will = session.absorbed, session.will
+        copy.username, copy.owner = session.username, session.owner
+        copy.listener, copy.absorbed, copy.will = session.listener, session.absorbed, session.will
         copy.subscriptions.update(session.subscriptions)
         copy.incoming.update(session.incoming)
         copy.inflight.update(session.inflight)
@@ -138,24 +133,18 @@ class SessionRecorder:
         """Record the session without its subscriptions and messages. `flags`: NEW for a session
         that the segment does not contain yet."""
         session = self.session
-        will = encode_will(session.will)
-        name = session.username
-        flags |= (
-            (CLEAN if session.clean else 0)
-            | (NAMED if name is not None else 0)
-            | (HAS_WILL if will else 0)
-        )
-        client_id, username = session.client_id.encode(), (name or "").encode()
         conn = session.conn
         listener = session.listener if conn is None else conn.listener
-        where = None if listener is None else listener.encode()
-        disconnected_at = (
-            max(1, self.disconnected_at + self._group.clock_step) if self.disconnected_at else 0
+        ended = self.disconnected_at
+        record = attributes_of(session, self.number, flags | (CLEAN if session.clean else 0))
+        record = record._replace(
+            version=session.version,
+            stamp=session.stamp,
+            disconnected_at=max(1, ended + self._group.clock_step) if ended else 0,
+            client_id=session.client_id.encode(),
+            will=encode_will(session.will),
+            listener=None if listener is None else listener.encode(),
         )
-        head = self.number, flags, session.version, session.expiry, session.stamp, disconnected_at
-        owner = None if session.owner is None else session.owner.encode()
-        ages = (session.created, session.floor)
-        record = SessionRecord(*head, client_id, username, will, where, owner, ages)
         self._record(record.encode())
 
     def record_all(self) -> None:
@@ -165,10 +154,10 @@ class SessionRecorder:
         self.record_owed()
         state = state_of(self.session, {})
         # Those at QoS 0 are not durable.
-        state.items = [item for item in state.items if item.place != MISSED]
+        state.items = [item for item in state.items if item.qos]
         offset = self._frames.clock_offset()
-        for _ in self._entries.whole(self.number, state, state.subscriptions, offset, EVERYTHING):
-            pass
+        subscriptions = subscriptions_of(self.session)
+        finish(self._entries.whole(self.number, state, subscriptions, offset, EVERYTHING))
         if (start := oldest(self.session)) is not None:
             self._group.note_start(start, self.number)
 
@@ -193,8 +182,7 @@ class SessionRecorder:
         broker has not met another one."""
         if (start := oldest(self.session)) is not None:
             offset = self._frames.clock_offset()
-            unsettled = start.open & start.tops.keys()
-            self._entries.starts(self.number, before(self.session), start.began, unsettled, offset)
+            self._entries.starts(self.number, start_of(self.session), offset)
             self._group.note_start(start, self.number)
 
     def record_delivered(self) -> None:
@@ -219,15 +207,7 @@ class SessionRecorder:
 
     def _message(self, packet_id: int, outgoing: Outgoing) -> None:
         """Record a message in flight, or, with 0 for `packet_id`, in the queue."""
-        self._entries.got(
-            self.number,
-            packet_id,
-            outgoing.message,
-            outgoing.qos,
-            outgoing.retain,
-            outgoing.ids,
-            shared_filter(outgoing),
-        )
+        self._entries.got(self.number, packet_id, outgoing, shared_filter(outgoing))
 
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
         """Record that a message is the last one of the queue."""

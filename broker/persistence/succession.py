@@ -33,11 +33,11 @@ from mqttree.broker.cluster.link.version_vector import (
     encode_vector,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
-from mqttree.broker.cluster.sessions.image import RecordedSession
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of, union, vector_of
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
-from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
-from mqttree.broker.cluster.sessions.records import HAS_WILL, Kind, StartTime, decode_owed
+from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
+from mqttree.broker.cluster.sessions.recorded_session import RecordedSession
+from mqttree.broker.cluster.sessions.records import Kind, StartTime, decode_owed
 from mqttree.broker.cluster.sessions.session_entries import posted_stamp
 from mqttree.broker.cluster.sessions.session_head import recorded_head
 from mqttree.broker.cluster.sessions.takeover_messages import (
@@ -402,15 +402,13 @@ class Succession:
         """Make the head of a session for a taker, as it is `recorded`. Raises WireError,
         struct.error: it cannot be read."""
         successor, head = self._successors[owner], recorded.head
-        before = decode_vector(recorded.parts.get(Kind.START_VECTOR, b""), now)
+        before = decode_vector(recorded.part(Kind.START_VECTOR), now)
         seen = _seen(successor.offered(owner), recorded, before, now)
-        lent = RecordedSession(head._replace(flags=head.flags & ~HAS_WILL, will=b""))
+        lent = RecordedSession(head._replace(will=b""))
         # When its broker is back, it has the session still: what was given away is known by the
         # messages in it.
-        lent.parts = {
-            Kind.GIVEN: b"",
-            Kind.ABSORBED: recorded.parts.get(Kind.ABSORBED, b""),
-        }
+        lent.parts[Kind.GIVEN] = b""
+        lent.parts[Kind.ABSORBED] = recorded.part(Kind.ABSORBED)
         # Of these its broker had got nothing: how much is older than its subscriptions, their
         # brokers know.
         new = {key: OriginWindow(0, now) for key in self._cluster.origins.vector.keys() - seen}
@@ -489,8 +487,8 @@ def _seen(offered: Vector, recorded: RecordedSession, before: Vector, now: float
     """Return what a session was offered. `offered`: what all sessions of its broker were; `before`:
     what was published before it subscribed. Raises MalformedPacket."""
     ranges = ranges_of(offered)
-    for key, owed in decode_owed(recorded.parts.get(Kind.OWED, b"")).items():
+    for key, owed in decode_owed(recorded.part(Kind.OWED)).items():
         ranges[key] = subtract(ranges.get(key, []), owed)
-    delivered = ranges_of(decode_vector(recorded.parts.get(Kind.DELIVERED, b""), now))
+    delivered = ranges_of(decode_vector(recorded.part(Kind.DELIVERED), now))
     had = {key: [(1, window.top)] for key, window in before.items() if window.top}
     return vector_of(union(ranges, delivered, had))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqttree.broker.cluster.sessions.image import Image
-from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
+from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
 from mqttree.broker.cluster.sessions.session_head import decoding, encoding
 from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.limits import Limits

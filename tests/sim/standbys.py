@@ -8,7 +8,8 @@ import random
 from collections import defaultdict
 from typing import Any
 
-from mqttree.broker.cluster.sessions.image import Image, Waiting
+from mqttree.broker.cluster.sessions.image import Image
+from mqttree.broker.cluster.sessions.recorded_session import Waiting
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.message import Name
 from mqttree.broker.node import Node

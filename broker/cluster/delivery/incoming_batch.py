@@ -308,7 +308,7 @@ class IncomingBatches:
         top = forwarder.runs.get(batch.key, 0)
         if batch.sequence <= top < last:
             counters.duplicates += top - batch.sequence + 1
-            batch = batch.part(top + 1, last)
+            batch = batch.parts([(top + 1, last)])[0]
             data, pieces = batch.encode(), self._pieces(batch)
         if not forwarder.accept(batch.key, batch.sequence, batch.count, now, False):
             counters.duplicates += batch.count

@@ -394,16 +394,9 @@ class MessageBatch:
             self.key, self.sequence, packets, self.count, version, self.qos, stamp is not None
         )
 
-    def part(self, low: int, high: int) -> MessageBatch:
-        """Return the messages numbered `low` to `high` (inclusive).
-
-        Raises:
-            MalformedPacket: a packet is truncated.
-        """
-        return self.parts([(low, high)])[0]
-
-    def parts(self, ranges: Ranges) -> list[MessageBatch]:
+    def parts(self, ranges: Ranges, known: list[int] | None = None) -> list[MessageBatch]:
         """Return the messages with the numbers in each of these `ranges`, which are all its own.
+        `known`: what `ends` has returned.
 
         Raises:
             MalformedPacket: a packet is truncated.
@@ -411,7 +404,7 @@ class MessageBatch:
         first = self.sequence
         if ranges == [(first, first + self.count - 1)]:
             return [self]
-        ends = self.ends()
+        ends = known or self.ends()
         return [
             self._some(low, high - low + 1, ends[low - first], ends[high + 1 - first])
             for low, high in ranges

@@ -30,8 +30,8 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 * `image_states` is the table of an image that a standby has of another broker, `fence_messages`
   what it says when that one is back.
 * `records` are what brokers record of sessions and messages, in journals and heads;
-  `session_records` makes them of a session, `image` is what they add up to, and `recorded_states`
-  reads a session in that.
+  `session_records` makes them of a session. `image` is what they add up to, `recorded_session` a
+  session in that, `recorded_messages` the messages.
 
 States, in short:
 

@@ -214,14 +214,8 @@ class Handover:
             and export.stamp > session.stamp
             and lives(export.taker)
         ):
-            found.append(
-                (
-                    export.taker,
-                    Entry(
-                        KEPT, export.stamp, session.created, session.floor, digest(session.owner)
-                    ),
-                )
-            )
+            ages = session.created, session.floor
+            found.append((export.taker, Entry(KEPT, export.stamp, *ages, digest(session.owner))))
         return found
 
     def known(self, client_id: str, broker_id: bytes, stamp: int) -> None:

@@ -8,17 +8,16 @@ recorded again, session by session.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.sessions.recorded_session import AS_PUBLISHED, RecordedSession, Waiting
 from mqttree.broker.cluster.sessions.records import (
     ABOUT,
     NEW,
-    OPTIONS,
     EntryRecord,
     GotAsRecord,
     JournalError,
@@ -33,82 +32,13 @@ from mqttree.broker.cluster.sessions.records import (
     encode_record,
     read_records,
 )
-from mqttree.broker.cluster.sessions.session_records import AS_PUBLISHED, SessionRecords
+from mqttree.broker.cluster.sessions.session_records import SessionRecords
 from mqttree.broker.wire.errors import WireError
-from mqttree.broker.wire.publish_header import PUBREC, PUBREL, packet_id_at
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.message_batch import MessageBatch
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.message import Name
-
-_PACKET_ID = struct.Struct(">H")
-
-Waiting = tuple["Name", int, bool, bytes, bytes]
-"""A message of a session: name (without one: b"" and its number here), QoS, RETAIN, subscription
-identifiers, filter of its shared subscription."""
-
-
-class RecordedSession:
-    """A session as the records describe it."""
-
-    __slots__ = ("head", "incoming", "inflight", "last", "parts", "queue", "subscriptions")
-
-    def __init__(self, head: SessionRecord) -> None:
-        self.head = head
-        self.subscriptions: dict[bytes, bytes] = {}
-        """Filter -> `OPTIONS`."""
-        self.parts: dict[int, bytes] = {}
-        """What START_VECTOR, START_TIME, DELIVERED, OWED, ABSORBED and GIVEN said last."""
-        self.queue: deque[Waiting] = deque()
-        # None: PUBREC has come.
-        self.inflight: dict[int, Waiting | None] = {}
-        self.incoming: set[int] = set()
-        self.last = 0
-        """The last packet identifier that was used."""
-
-    def got(self, packet_id: int, waiting: Waiting) -> None:
-        """Add a message; `packet_id`: 0: it is queued."""
-        if packet_id:
-            self.inflight[packet_id] = waiting
-            self.last = packet_id
-        else:
-            self.queue.append(waiting)
-
-    def take(self, kind: int, body: bytes) -> None:
-        """Apply a record of `ABOUT`, by its `body` behind the session's number. Raises
-        struct.error, LookupError."""
-        if kind == Kind.ACKNOWLEDGED:
-            self._acknowledged(body)
-        elif kind == Kind.INCOMING:
-            self.incoming.update(packet_id_at(body, at) for at in range(0, len(body), 2))
-        elif kind == Kind.SUBSCRIBED:
-            OPTIONS.unpack_from(body)
-            self.subscriptions[body[OPTIONS.size :]] = body[: OPTIONS.size]
-        elif kind == Kind.UNSUBSCRIBED:
-            self.subscriptions.pop(body, None)
-        elif kind == Kind.LAST_ID:
-            (self.last,) = _PACKET_ID.unpack(body)
-        else:
-            self.parts[kind] = body
-            if kind == Kind.START_VECTOR:
-                self.parts.pop(Kind.START_TIME, None)
-
-    def _acknowledged(self, packets: bytes) -> None:
-        kind = packets[0] if packets else 0
-        for at in range(0, len(packets), 4):
-            packet_id = packet_id_at(packets, at + 2)
-            if kind == PUBREL:
-                self.incoming.discard(packet_id)
-            elif kind == PUBREC:
-                self.inflight[packet_id] = None
-            else:
-                self.inflight.pop(packet_id, None)
-
-    def names(self) -> list[Name]:
-        """Return the names of the messages that it has."""
-        waiting = (*self.inflight.values(), *self.queue)
-        return [one[0] for one in waiting if one is not None]
 
 
 class Image:
@@ -222,21 +152,8 @@ class Image:
 
     # ---------------------------------------------------------------- one file of several
 
-    def records(self, size: int) -> Iterator[list[bytes]]:
-        """Yield the whole state as records, in pieces of about `size` bytes: applied to an empty
-        image, they give the same image."""
-        piece: list[bytes] = []
-        found = 0
-        for record in self._everything():
-            piece.append(record)
-            found += len(record)
-            if found >= size:
-                yield piece
-                piece, found = [], 0
-        if piece:
-            yield piece
-
-    def _everything(self) -> Iterator[bytes]:
+    def records(self) -> Iterator[bytes]:
+        """Yield the whole state as records: applied to an empty image, they give the same image."""
         names = self.names()
         for record, batch in self.batches():
             numbers = range(batch.sequence, batch.sequence + batch.count)
@@ -269,19 +186,18 @@ class Image:
                 yield record, record.batch()
 
     def _entry(self, body: bytes) -> None:
-        record = EntryRecord.decode(body)
-        self.entries.append(record if record.at else record._replace(at=self.alive))
+        self.entries.append(EntryRecord.decode(body, self.alive))
 
     def _origin(self, body: bytes) -> None:
         self._origins[int.from_bytes(body[:2], "big")] = body[2:]
 
-    def _names(self, index: int, first: int, count: int) -> list[Name]:
-        """Return the names of messages of an origin by its index. Raises KeyError: the segment does
+    def _name(self, index: int, number: int) -> Name:
+        """Return the name of a message of an origin by its index. Raises KeyError: the segment does
         not say which it is."""
         origin = self._origins[index]
-        if not origin:
-            self.local = max(self.local, first + count - 1)
-        return [(origin, number) for number in range(first, first + count)]
+        if not origin and number > self.local:
+            self.local = number
+        return origin, number
 
     def _got(self, body: bytes) -> None:
         index, first, items = decode_got(body)
@@ -290,20 +206,21 @@ class Image:
             if (recorded := self.sessions.get(session)) is None:
                 continue
             if (waiting := found.get(place)) is None:
-                [name] = self._names(index, first + place, 1)
+                name = self._name(index, first + place)
                 waiting = found[place] = name, AS_PUBLISHED, False, b"", b""
             recorded.got(packet_id, waiting)
 
     def _got_as(self, body: bytes) -> None:
         r = GotAsRecord.decode(body)
         if (recorded := self.sessions.get(r.session)) is not None:
-            [name] = self._names(r.origin, r.number, 1)
+            name = self._name(r.origin, r.number)
             recorded.got(r.packet_id, (name, r.qos, r.retain, r.ids, r.shared))
 
     def _got_run(self, body: bytes) -> None:
         index, first, count, session, packet_id = decode_got_run(body)
         if (recorded := self.sessions.get(session)) is not None:
-            for more, name in enumerate(self._names(index, first, count)):
+            for more in range(count):
+                name = self._name(index, first + more)
                 recorded.got(packet_id + more, (name, AS_PUBLISHED, False, b"", b""))
 
     # ---------------------------------------------------------------- sessions
@@ -327,7 +244,7 @@ class Image:
         session, packet_id, count, index, number = decode_sent(body)
         if (recorded := self.sessions.get(session)) is None:
             return
-        [name] = self._names(index, number, 1)
+        name = self._name(index, number)
         if not any(waiting[0] == name for waiting in recorded.queue):
             return
         while recorded.queue[0][0] != name:

@@ -98,8 +98,10 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
     """
     numbers: dict[bytes, Ranges] = {}
     for key, sequence in found:
-        split_key(key)
-        numbers.setdefault(key, []).append((sequence, sequence))
+        if (pairs := numbers.get(key)) is None:
+            split_key(key)
+            pairs = numbers[key] = []
+        pairs.append((sequence, sequence))
     return {key: merge(pairs) for key, pairs in numbers.items()}
 
 

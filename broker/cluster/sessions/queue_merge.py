@@ -35,13 +35,14 @@ from mqttree.broker.cluster.sessions.session_state import (
     WAITING,
     Item,
     SessionState,
-    restore,
+    restoring,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
 from mqttree.broker.core.message import Name, size_of
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session
 from mqttree.broker.leg.session_pair import SESSION
+from mqttree.broker.wire.steps import finish
 from mqttree.broker.wire.strings import shorten
 from mqttree.routing.topic_filter import SHARE_PREFIX
 
@@ -99,7 +100,8 @@ class QueueMerge:
         # not: twice is better than never (docs/bridging.md).
         repeats = session.client_id.startswith(SESSION)
         for item in old.items:
-            if item.place == WAITING or (item.place == IN_FLIGHT and (item.qos == 1 or repeats)):
+            again = item.place == IN_FLIGHT and (item.qos == 1 or repeats)
+            if again or (item.place == WAITING and item.qos):
                 waiting.append(item)
             else:
                 node.counters.merged_uncertain += item.place == IN_FLIGHT
@@ -201,7 +203,7 @@ class QueueMerge:
         node = self._node
         session = node.sessions[client_id] = node.session_registry.new(client_id)
         session.permissions = permissions
-        restore(old, session, node.dispatcher, self._starts)
+        finish(restoring(old, session, node.dispatcher, self._starts))
         session.stamp = stamp
         self._history.inherit(session, old)
         self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))

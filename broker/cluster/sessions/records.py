@@ -9,12 +9,11 @@ All numbers are big-endian; times are ms since the epoch, 0 for never.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
 from mqttree.broker.cluster.link.message_batch import MessageBatch
-from mqttree.broker.core.session import ABSORBED, Absorbed
 
 RECORD: Final = struct.Struct(">BI")
 
@@ -109,25 +108,25 @@ ABOUT: Final = frozenset(
 def read_records(frame: bytes) -> list[tuple[int, bytes]]:
     """Read the records of a frame: kind and body. Raises JournalError: their sizes do not add
     up."""
-    found = []
-    at, end = 0, len(frame)
+    return list(each_record(frame, len(frame)))
+
+
+def each_record(data: bytes, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and body of the records up to the byte `end` of `data`. Raises JournalError, at
+    the end: their sizes do not add up."""
+    at = 0
     unpack = RECORD.unpack_from
-    try:
-        while at < end:
-            kind, size = unpack(frame, at)
-            at += 5 + size
-            found.append((kind, frame[at - size : at]))
-    except struct.error:
-        at = end + 1
+    while at + RECORD.size <= end:
+        kind, size = unpack(data, at)
+        at += RECORD.size + size
+        yield kind, data[at - size : at]
     if at != end:
         raise JournalError("holds a record that is cut off")
-    return found
 
 
 # ---------------------------------------------------------------- records
 
-_SESSION = struct.Struct(">IBBdQQHI")
-_AGES = struct.Struct(">QQ")
+_SESSION = struct.Struct(">IBBdQQQQHIHI")
 _ENTRY = struct.Struct(">BHI")
 _NAMED = struct.Struct(">HHI")
 _DELIVERY = struct.Struct(">HIH")
@@ -160,10 +159,10 @@ def encode_about(kind: int, session: int, body: bytes = b"") -> bytes:
     return _ABOUT.pack(kind, 4 + len(body), session) + body
 
 
-NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
+NEW, NAMED, CLEAN, CAME_IN, OWNED = 1, 2, 4, 16, 32
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection
-began with Clean Start; has a will; says at which listener it came in; whose it is; and when it was
-created."""
+began with Clean Start; says at which listener it came in; and whose it is."""
+_OPTIONAL = NAMED, CAME_IN, OWNED
 
 
 class EntryRecord(NamedTuple):
@@ -180,12 +179,12 @@ class EntryRecord(NamedTuple):
         return encode_entry(*self)
 
     @classmethod
-    def decode(cls, body: bytes) -> EntryRecord:
-        """Decode a body. Raises struct.error."""
+    def decode(cls, body: bytes, frame: int = 0) -> EntryRecord:
+        """Decode a body. `frame`: time of day of its frame (ms). Raises struct.error."""
         form, high, low = _ENTRY.unpack_from(body)
         if not 1 <= form <= 2:
             raise struct.error("ENTRY of an unknown form")
-        return cls(form == 1, high << 32 | low, body[_ENTRY.size :])
+        return cls(form == 1, high << 32 | low or frame, body[_ENTRY.size :])
 
     def batch(self) -> MessageBatch:
         """Return the batch; its origin is b"" for messages without a name. Raises MalformedPacket:
@@ -197,8 +196,9 @@ class EntryRecord(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """SESSION. `disconnected_at`: when its connection ended (ms), 0 while it has one; `will`:
-    encoded by `encode_will`, b"" for none; `listener`: of its last connection, None: not known."""
+    """SESSION. `flags`: NEW, CLEAN; `disconnected_at`: when its connection ended (ms), 0 while it
+    has one; `ages`: when it was created, and its floor (see `session_owner`); `will`: encoded by
+    `encode_will`, b"" for none; `listener`: of its last connection, None: not known."""
 
     number: int
     flags: int
@@ -206,70 +206,38 @@ class SessionRecord(NamedTuple):
     expiry: float
     stamp: int
     disconnected_at: int
+    ages: tuple[int, int]
     client_id: bytes
-    username: bytes
-    will: bytes
+    will: bytes = b""
+    username: bytes | None = None
     listener: bytes | None = None
     owner: bytes | None = None
-    ages: tuple[int, int] = (0, 0)
-    """When it was created, and its floor (see `session_owner`)."""
 
     def encode(self) -> bytes:
         """Return SESSION as bytes: the record's head and its body."""
-        flags = self.flags | CAME_IN if self.listener is not None else self.flags
-        flags |= (OWNED if self.owner is not None else 0) | (AGED if self.ages != (0, 0) else 0)
-        head = _SESSION.pack(
-            self.number,
-            flags,
-            self.version,
-            self.expiry,
-            self.stamp,
-            self.disconnected_at,
-            len(self.client_id),
-            len(self.username),
-        )
-        where = (
-            b"" if self.listener is None else len(self.listener).to_bytes(2, "big") + self.listener
-        )
-        whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
-        ages = _AGES.pack(*self.ages) if flags & AGED else b""
-        texts = self.client_id, self.username, where, whose
-        return encode_record(Kind.SESSION, head, *texts, ages, self.will)
+        number, flags, *numbers = self[:6]
+        optional = self[9:]
+        for flag, text in zip(_OPTIONAL, optional, strict=True):
+            flags |= 0 if text is None else flag
+        texts = self.client_id, *(text or b"" for text in optional)
+        head = _SESSION.pack(number, flags, *numbers, *self.ages, *map(len, texts))
+        return encode_record(Kind.SESSION, head, *texts, self.will)
 
     @classmethod
     def decode(cls, body: bytes) -> SessionRecord:
         """Decode a body. Raises struct.error."""
-        number, flags, version, expiry, stamp, disconnected_at, size, username = (
-            _SESSION.unpack_from(body)
+        number, flags, version, expiry, stamp, ended, created, floor, *sizes = _SESSION.unpack_from(
+            body
         )
-        middle = _SESSION.size + size
-        end = at = middle + username
-        listener = None
-        if flags & CAME_IN:
-            at = end + 2 + int.from_bytes(body[end : end + 2], "big")
-            listener = body[end + 2 : at]
-        owner, ages = None, (0, 0)
-        if flags & OWNED:
-            begin, at = at + 4, at + 4 + int.from_bytes(body[at : at + 4], "big")
-            owner = body[begin:at]
-        if flags & AGED:
-            ages, at = _AGES.unpack_from(body, at), at + _AGES.size
-        client_id, name = body[_SESSION.size : middle], body[middle:end]
-        flags &= ~(CAME_IN | OWNED | AGED)
-        return cls(
-            number,
-            flags,
-            version,
-            expiry,
-            stamp,
-            disconnected_at,
-            client_id,
-            name,
-            body[at:],
-            listener,
-            owner,
-            ages,
+        at, texts = _SESSION.size, []
+        for size in sizes:
+            texts.append(body[at : at + size])
+            at += size
+        optional = (
+            text if flags & flag else None for flag, text in zip(_OPTIONAL, texts[1:], strict=True)
         )
+        numbers = number, flags & (NEW | CLEAN), version, expiry, stamp, ended
+        return cls(*numbers, (created, floor), texts[0], body[at:], *optional)
 
 
 class GotAsRecord(NamedTuple):
@@ -395,12 +363,6 @@ def decode_owed(body: bytes) -> dict[bytes, Ranges]:
         owed[body[at : at + 16]] = decode_pairs(body[at + 18 : end], "record of owed messages")
         at = end
     return owed
-
-
-def decode_absorbed(body: bytes) -> tuple[Absorbed, ...]:
-    """Return the sessions in the body of ABSORBED behind the session's number. Raises
-    struct.error."""
-    return tuple(Absorbed(*fields) for fields in ABSORBED.iter_unpack(body))
 
 
 class StartTime(NamedTuple):

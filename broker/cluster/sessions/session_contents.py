@@ -59,10 +59,10 @@ class SessionContents:
         newer one."""
         if merged:
             self._history.note(session)
-            return self._history.old_state(session, alone=True)
+            return self._history.old_state(session)
         seen = offered(self._origins.vector)
         self._delivered_ranges.complete(seen, session)
-        state = state_of(session, seen, alone=True)
+        state = state_of(session, seen)
         if self._left_behind(session.client_id, session.stamp):
             state.given = self._given_here(session, state)
             self._tighten(session, state.before)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.base.sequence_set import MAX_ORIGINS
@@ -26,17 +27,16 @@ from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import numbered
-from mqttree.broker.cluster.sessions.recorded_states import reading_session
+from mqttree.broker.cluster.sessions.recorded_session import reading_session
 from mqttree.broker.cluster.sessions.records import (
+    ABOUT,
     LOCAL,
-    NAMED,
     NEW,
-    RECORD,
     EntryRecord,
     Kind,
-    SessionRecord,
     StartTime,
     decode_snapshot_end,
+    each_record,
     encode_about,
     encode_entry,
     encode_record,
@@ -44,7 +44,7 @@ from mqttree.broker.cluster.sessions.records import (
     owed_body,
     read_records,
 )
-from mqttree.broker.cluster.sessions.session_records import SessionRecords, single
+from mqttree.broker.cluster.sessions.session_records import SessionRecords, attributes_of, single
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     IS_RELEASED,
@@ -54,16 +54,17 @@ from mqttree.broker.cluster.sessions.session_state import (
 )
 from mqttree.broker.core.message import Message, Name, encode_halves
 from mqttree.broker.core.session import MAX_ABSORBED
-from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
+from mqttree.broker.core.subscribe import acceptable
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, PacketType
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import Property, decode_properties
 from mqttree.broker.wire.publish_header import PACKET_IDS
-from mqttree.broker.wire.varint import read_length
-from mqttree.routing.topic_filter import valid_topic_filter
+from mqttree.broker.wire.varint import encode_varint
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.limits import ClusterLimits
-    from mqttree.broker.cluster.sessions.image import RecordedSession
-    from mqttree.broker.cluster.sessions.recorded_states import RecordedMessages
+    from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
+    from mqttree.broker.cluster.sessions.recorded_session import RecordedSession
 
 MAX_GIVEN: Final = 10_000
 """ranges of numbers of one origin that a session got from logs and older sessions, and that go with
@@ -85,23 +86,7 @@ NUMBER: Final = 1
 MADE: Final = 1 << 40
 """When a head of a session here is made (ms): the clock of its entries is its own."""
 
-_KINDS: Final = frozenset(
-    (
-        Kind.ORIGIN,
-        Kind.SESSION,
-        Kind.SUBSCRIBED,
-        Kind.GOT,
-        Kind.GOT_AS,
-        Kind.ACKNOWLEDGED,
-        Kind.INCOMING,
-        Kind.SEEN,
-        Kind.START_VECTOR,
-        Kind.START_TIME,
-        Kind.ABSORBED,
-        Kind.GIVEN,
-        Kind.LAST_ID,
-    )
-)
+_KINDS: Final = ABOUT | {Kind.ORIGIN, Kind.SESSION, Kind.GOT, Kind.GOT_AS, Kind.SEEN}
 
 
 class HeadRecords(SessionRecords):
@@ -112,11 +97,13 @@ class HeadRecords(SessionRecords):
         self._records: list[bytes] = []
         super().__init__(self._records.append)
         self._now = now
-        self._copied: dict[bytes, set[int]] = {}
+        self._copied: set[Name] = set()
         self._nameless: dict[Message, int] = {}
         # Packets that become one ENTRY, as their messages follow each other.
         self._packets: list[bytes] = []
-        self._key, self._qos, self._next, self._size = b"", 0, 0, 0
+        self._size = 0
+        # Their origin and QoS, and the number of the first one.
+        self._alike = b"", 0, 0
 
     def require(self, message: Message) -> int:
         """Have a message recorded; returns its number."""
@@ -124,36 +111,29 @@ class HeadRecords(SessionRecords):
         number = message.sequence
         if not key:
             number = self._nameless.setdefault(message, len(self._nameless) + 1)
-        copied = self._copied.setdefault(key, set())
-        if number in copied:
+        if (key, number) in self._copied:
             return number
-        copied.add(number)
+        self._copied.add((key, number))
         if message.retain or message.expires_at is not None:
             self._entry(*single(message, number, self._now))
             return number
-        if (
-            number != self._next
-            or key != self._key
-            or qos != self._qos
-            or self._size > MAX_BYTES
-            or len(self._packets) == MAX_BATCH_PACKETS
-        ):
+        count = len(self._packets)
+        full = self._size > MAX_BYTES or count == MAX_BATCH_PACKETS
+        if full or (key, qos, number - count) != self._alike:
             self._end_batch()
-            self._key, self._qos, self._size = key, qos, 0
+            self._alike, self._size = (key, qos, number), 0
         topic, payload, properties = message.topic, message.payload, message.properties
         head, tail = encode_halves(topic, payload, 5, qos, False, properties)
         packet = head + PACKET_IDS[1] + tail if qos else head + tail
         self._packets.append(packet)
         self._size += len(packet)
-        self._next = number + 1
         return number
 
     def _end_batch(self) -> None:
         packets, self._packets = self._packets, []
         if packets:
-            count, key = len(packets), self._key or LOCAL
-            first = self._next - count
-            data = encode_batch(key, first, b"".join(packets), count, 5, self._qos)
+            key, qos, first = self._alike
+            data = encode_batch(key or LOCAL, first, b"".join(packets), len(packets), 5, qos)
             self._entry(data, self._now)
 
     def _entry(self, batch: bytes, at: float) -> None:
@@ -181,12 +161,7 @@ def encoding(
     or messages of a step.
     """
     head = HeadRecords(now)
-    flags = NEW if state.username is None else NEW | NAMED
-    texts = b"", (state.username or "").encode(), b""
-    owner = None if state.owner is None else state.owner.encode()
-    ages = state.created, state.floor
-    attributes = SessionRecord(NUMBER, flags, 0, state.expiry, 0, 0, *texts, None, owner, ages)
-    head.record(attributes.encode())
+    head.record(attributes_of(state, NUMBER, NEW).encode())
     head.record(encode_record(Kind.SEEN, encode_vector(state.seen)))
     if state.given:
         newest = {key: ranges[-MAX_GIVEN:] for key, ranges in state.given.items()}
@@ -224,6 +199,7 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
     messages: dict[Name, Message] = {}
     try:
         yield from _records(data, image, messages, now, at_once)
+        _check_messages(messages)
         if image.skipped or len(image.sessions) != 1:
             raise MalformedPacket("session with a record that cannot be read")
         (recorded,) = image.sessions.values()
@@ -241,12 +217,8 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
     if recorded.parts.get(Kind.GIVEN) == b"":
         state.given = numbered(name for name in recorded.names() if name[0])
     _check(state)
-    for number, subscription in enumerate(state.subscriptions, 1):
-        _check_subscription(subscription)
-        if not number % at_once:
-            yield at_once
-    for number, item in enumerate(state.items, 1):
-        _check_item(item)
+    checks = chain(map(_check_subscription, state.subscriptions), map(_check_item, state.items))
+    for number, _ in enumerate(checks, 1):
         if not number % at_once:
             yield at_once
     return state
@@ -256,19 +228,22 @@ def _records(
     data: bytes, image: Image, messages: dict[Name, Message], now: float, at_once: int
 ) -> Generator[int, None, None]:
     """Read the records of a head (`data`) into an `image`, and its `messages`."""
-    at, end = 0, len(data) - len(encode_snapshot_end(0, 0))
+    end = len(data) - len(encode_snapshot_end(0, 0))
     [(last, body)] = read_records(data[max(0, end) :])
     made, size = decode_snapshot_end(body)
     if last != Kind.SNAPSHOT_END or size != end:
         raise MalformedPacket("session that is truncated")
     done = 0
-    topics: set[bytes] = set()
-    while at < end:
-        kind, size = RECORD.unpack_from(data, at)
-        at += RECORD.size + size
-        body = data[at - size : at]
+    for kind, body in each_record(data, end):
         if kind == Kind.ENTRY:
-            done += _messages(EntryRecord.decode(body), messages, topics, made, now)
+            record = EntryRecord.decode(body)
+            batch = record.batch()
+            for number, message in batch.messages(now - (made - record.at) / 1000):
+                messages[batch.key, number] = message
+                if not batch.key:
+                    # What names it is in this head alone.
+                    message.sequence = 0
+            done += batch.count
         elif kind in _KINDS:
             image.apply(kind, body)
         else:
@@ -277,29 +252,16 @@ def _records(
         if done >= at_once:
             yield done * READ_WORK
             done = 0
-    if at != end:
-        raise MalformedPacket("session with a record that is cut off")
 
 
-def _messages(
-    record: EntryRecord, messages: dict[Name, Message], topics: set[bytes], made: int, now: float
-) -> int:
-    """Add the messages of an ENTRY of a head that was `made` then (ms); returns how many. `topics`:
-    names that are valid; `now`: s."""
-    batch = record.batch()
-    if key := batch.key:
+def _check_messages(messages: dict[Name, Message]) -> None:
+    """Refuse messages that no client could publish, and names that no broker gives."""
+    for key in {key for key, _ in messages if key}:
         split_key(key)
-    for number, message in batch.messages(now - (made - record.at) / 1000 if record.at else now):
-        if (topic := message.topic) not in topics:
-            if not is_topic_name(topic):
-                raise MalformedPacket("session with a message that has no topic name")
-            topics.add(topic)
-        check_properties(message.properties)
-        if not key:
-            # What names it is in this head alone.
-            message.sequence = 0
-        messages[key, number] = message
-    return batch.count
+    if not all(map(is_topic_name, {message.topic for message in messages.values()})):
+        raise MalformedPacket("session with a message that has no topic name")
+    for properties in {message.properties for message in messages.values()}:
+        check_properties(properties)
 
 
 def _check(state: SessionState) -> None:
@@ -319,13 +281,8 @@ def _check(state: SessionState) -> None:
 
 def _check_subscription(subscription: EncodedSubscription) -> None:
     topic_filter, qos, _, _, identifier = subscription
-    levels = topic_filter.count("/")
-    if (
-        levels >= MAX_TOPIC_LEVELS
-        or not valid_topic_filter(topic_filter)
-        or qos == 3
-        or identifier > 268_435_455
-    ):
+    known = acceptable(topic_filter, MAX_TOPIC_LEVELS)
+    if not known or qos == 3 or identifier > 268_435_455:
         raise MalformedPacket("session with an invalid subscription")
 
 
@@ -337,12 +294,7 @@ def _check_item(item: Item) -> None:
 
 def _identifiers(ids: bytes) -> bool:
     """Whether these are encoded Subscription Identifiers and nothing else."""
-    at = 0
-    while at < len(ids):
-        if ids[at] != 0x0B:
-            return False
-        value, after = read_length(ids, at + 1)
-        if after < 0 or not value:
-            return False
-        at = after
-    return True
+    if not ids:
+        return True
+    found, _ = decode_properties(encode_varint(len(ids)) + ids, 0, PacketType.PUBLISH)
+    return found is not None and found.keys() == {Property.SUBSCRIPTION_IDENTIFIER}

@@ -273,11 +273,11 @@ class SessionHistory:
                 found[key] = has
         return found
 
-    def old_state(self, session: Session, *, alone: bool = False) -> SessionState:
-        """Return the state of a `session` that is to be merged into a newer one; `alone`:
-        without its subscriptions."""
+    def old_state(self, session: Session) -> SessionState:
+        """Return the state of a `session` that is to be merged into a newer one, without its
+        subscriptions."""
         has = self.delivered(session)
-        state = state_of(session, vector_of(has), alone=alone)
+        state = state_of(session, vector_of(has))
         for item in state.items:
             # Its client cannot have got the message.
             if item.place == IN_FLIGHT and item.packet_id in session.unsent:

@@ -3,18 +3,20 @@ one (`session_head`). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.cluster.link.message_batch import encode_message
 from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.recorded_session import AS_PUBLISHED
 from mqttree.broker.cluster.sessions.records import (
     LOCAL,
     NEW,
     OPTIONS,
     GotAsRecord,
     Kind,
+    SessionRecord,
     StartTime,
     encode_about,
     encode_got,
@@ -23,7 +25,9 @@ from mqttree.broker.cluster.sessions.records import (
 from mqttree.broker.cluster.sessions.session_state import (
     IS_RELEASED,
     EncodedSubscription,
+    Item,
     SessionState,
+    Start,
 )
 from mqttree.broker.core.message import Stamp
 from mqttree.broker.core.receipts import Receipts
@@ -32,18 +36,15 @@ from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBREC_HEAD
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.link.version_vector import Vector
-    from mqttree.broker.cluster.sessions.image import RecordedSession
+    from mqttree.broker.cluster.sessions.recorded_session import RecordedSession
+    from mqttree.broker.core.delivery_queue import Outgoing
     from mqttree.broker.core.message import Message
-    from mqttree.broker.core.session import Absorbed
+    from mqttree.broker.core.session import Absorbed, Session
 
 WRITE_WORK: Final = 1
 """steps of work for each subscription that becomes a record."""
 COPY_WORK: Final = 3
 """steps of work for each message that does."""
-
-AS_PUBLISHED: Final = 3
-"""The QoS of a message that a session has as it was published."""
 
 MOST_INDEXES: Final = 65_535
 
@@ -92,25 +93,17 @@ class SessionRecords:
         self.receipts.flush()
         self.record(data)
 
-    def got(
-        self,
-        session: int,
-        packet_id: int,
-        message: Message,
-        qos: int,
-        retain: bool,
-        ids: bytes,
-        shared: str | None,
-    ) -> None:
-        """Record that a `session`, by its number, has a `message` in flight as `packet_id`, or,
-        with 0, in its queue. `qos`, `retain`, `ids`: as of `Outgoing`; `shared`: as of `Item`."""
+    def got(self, session: int, packet_id: int, o: Outgoing | Item, shared: str | None) -> None:
+        """Record that a `session`, by its number, has a message (`o`) in flight as `packet_id`, or,
+        with 0, in its queue. `shared`: as of `Item`."""
+        message = o.message
         origin, number = message.origin, self.require(message)
         receipts = self.receipts
         place = receipts.place(origin, number)
-        if qos == message.qos and not (retain or ids or shared):
+        if o.qos == message.qos and not (o.retain or o.ids or shared):
             receipts.items.append(place | session << 16 | packet_id)
         else:
-            how = qos, retain, ids, (shared or "").encode()
+            how = o.qos, o.retain, o.ids, (shared or "").encode()
             self._got_as(origin, number, session, packet_id, *how)
 
     def _got_as(self, origin: bytes, *what: Any) -> None:
@@ -125,7 +118,7 @@ class SessionRecords:
         subscriptions: Iterable[EncodedSubscription],
         offset: float,
         at_once: int,
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Record all of a session but its attributes, some of it at a time. Yields the steps of
         work that it took (`Turns.go`).
 
@@ -137,7 +130,7 @@ class SessionRecords:
             if not count % at_once:
                 yield at_once * WRITE_WORK
         if state.before or state.began > UNKNOWN:
-            self.starts(session, state.before, state.began, state.open, offset)
+            self.starts(session, (state.before, state.began, state.open), offset)
         if state.absorbed:
             self.absorbed(session, state.absorbed)
         self._incoming(session, state.incoming)
@@ -145,8 +138,7 @@ class SessionRecords:
             if item.place == IS_RELEASED:
                 self._released(session, item.packet_id)
             else:
-                how = item.qos, item.retain, item.ids, item.shared
-                self.got(session, item.packet_id, item.message, *how)
+                self.got(session, item.packet_id, item, item.shared)
             if not count % at_once:
                 yield at_once * COPY_WORK
         self.put(encode_about(Kind.LAST_ID, session, PACKET_IDS[state.next_packet_id]))
@@ -189,11 +181,10 @@ class SessionRecords:
         body = OPTIONS.pack(options, identifier) + topic_filter.encode()
         self.put(encode_about(Kind.SUBSCRIBED, session, body))
 
-    def starts(
-        self, session: int, before: Vector, began: float, unsettled: set[bytes], offset: float
-    ) -> None:
-        """Record where the subscriptions of a `session` begin. `before`, `began`: as of
-        `SessionState`, and `unsettled` as its `open`; `offset`: as of START_TIME."""
+    def starts(self, session: int, start: Start, offset: float) -> None:
+        """Record where (`start`) the subscriptions of a `session` begin. `offset`: as of
+        START_TIME."""
+        before, began, unsettled = start
         self.put(encode_about(Kind.START_VECTOR, session, encode_vector(before)))
         if began > UNKNOWN:
             time = StartTime(began, offset, tuple(sorted(unsettled)))
@@ -203,6 +194,14 @@ class SessionRecords:
         """Record which older sessions have been merged into a `session`."""
         body = b"".join(ABSORBED.pack(*one) for one in absorbed)
         self.put(encode_about(Kind.ABSORBED, session, body))
+
+
+def attributes_of(one: Session | SessionState, number: int, flags: int) -> SessionRecord:
+    """Return what is recorded of a session (`one`) without its subscriptions and messages, as far
+    as that goes with it to other brokers. `number`, `flags`: as of `SessionRecord`."""
+    names = (None if name is None else name.encode() for name in (one.username, None, one.owner))
+    ages = one.created, one.floor
+    return SessionRecord(number, flags, 0, one.expiry, 0, 0, ages, b"", b"", *names)
 
 
 def single(message: Message, number: int, now: float) -> tuple[bytes, float]:

@@ -8,7 +8,7 @@ meanwhile from the holder's (the rest). `takeover` says when each of these is do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ from mqttree.broker.cluster.sessions.session_history import (
     MergedHistory,
     SessionHistory,
 )
-from mqttree.broker.cluster.sessions.session_state import SessionState, restoring
+from mqttree.broker.cluster.sessions.session_state import SessionState, restoring, subscriptions_of
 from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.session import Session, SharedOutgoing
@@ -104,14 +104,14 @@ class SessionRestoration:
         old = node.sessions.get(client_id)
         left = None
         if old is not None:
-            if (
-                old.stamp and old.expiry and old.stamp >= state.floor
-            ):  # an older one, which no broker has taken
+            # An older one, which no broker has taken.
+            if old.stamp and old.expiry and old.stamp >= state.floor:
                 if not (state.subscriptions or state.items or state.incoming):
                     # There is nothing in the newer one: go on with this.
                     return Input.COMPLETE
                 old.unpack()
                 left = self._history.old_state(old)
+                left.subscriptions += subscriptions_of(old)
                 pending.left = (old.stamp, old.permissions, left)
                 node.journal.keep_until_continued(old)
             self._tombstones.discard(old)
@@ -123,16 +123,12 @@ class SessionRestoration:
             connect.username, client_id, pending.conn.listener
         )
         stepped = False
-        merged = None if left is None else MergedHistory(left.seen)
-        noting = (
-            ()
-            if merged is None or left is None
-            else merged.adding(left.subscriptions, self._limits.session_written)
-        )
-        put = restoring(
-            state, session, node.dispatcher, self._starts, at_once=self._limits.session_read
-        )
-        for steps in chain(noting, put):
+        at_once, merged = self._limits.session_read, None
+        work: Iterator[int] = restoring(state, session, node.dispatcher, self._starts, at_once)
+        if left is not None:
+            merged = MergedHistory(left.seen)
+            work = chain(merged.adding(left.subscriptions, self._limits.session_written), work)
+        for steps in work:
             yield steps
             stepped = True
         if stepped:
@@ -188,10 +184,8 @@ class SessionRestoration:
         """
         if (session := pending.session) is None:
             return
-        all_up_to, holds = (
-            whole(pending.seen, seen),
-            self._gap_recovery.holds,
-        )  # messages behind it are held back here, and will be delivered
+        # Messages behind it are held back here, and will be delivered.
+        all_up_to, holds = whole(pending.seen, seen), self._gap_recovery.holds
         found = {
             (batch.key, n): message
             for batch, n, message in read_messages(batches, now)

@@ -1,12 +1,11 @@
 """A client's session without its connection: as it goes from one broker to another
 (docs/decisions/0016), and is recorded as a whole. `session_records` makes records of it, and
-`recorded_states` reads them."""
+`recorded_session` reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
@@ -16,25 +15,25 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.core.delivery_queue import RELEASED, Outgoing, Repeat
 from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import (
-    Absorbed,
-    Session,
-    SharedGroup,
-    SharedOutgoing,
-    Subscription,
-)
+from mqttree.broker.core.session import Absorbed, Session, SharedGroup, SharedOutgoing, Subscription
 from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 
-IN_FLIGHT, IS_RELEASED, WAITING, MISSED = range(4)
-"""Places of a message: sent, on this connection or an earlier one; sent, and PUBREC came; not sent;
-missed at QoS 0."""
+IN_FLIGHT, IS_RELEASED, WAITING = range(3)
+"""Places of a message: sent, on this connection or an earlier one; sent, and PUBREC came; not sent
+(at QoS 0: missed)."""
+
+EVERYTHING = 1 << 62
+"""subscriptions or messages of a step; more than any session has: there is one step."""
 
 PUT_WORK = 3
 """steps of work for each message that is put into a session."""
+
+Start = tuple[Vector, float, set[bytes]]
+"""Where subscriptions begin: `before`, `began` and `open` of `SessionState`."""
 
 EncodedSubscription = tuple[str, int, bool, bool, int]
 """A subscription: filter, QoS, No Local, Retain As Published, identifier."""
@@ -81,30 +80,25 @@ class SessionState:
     back: see `merge`."""
 
 
-def before(session: Session) -> Vector:
-    """Return for each origin the numbers that were published before a session subscribed: up to
-    `top` no message was for it."""
+def start_of(session: Session) -> Start:
+    """Return where the subscriptions of a session begin: `before`, `began` and `open` of its
+    state."""
     start = oldest(session)
-    return (
-        {}
-        if start is None
-        else {key: OriginWindow(min(top, LAST), 0.0) for key, top in start.tops.items()}
-    )
+    if start is None:
+        return {}, UNKNOWN, set()
+    tops = {key: OriginWindow(min(top, LAST), 0.0) for key, top in start.tops.items()}
+    return tops, start.began, start.open & tops.keys()
 
 
-def state_of(session: Session, seen: Vector, *, alone: bool = False) -> SessionState:
-    """Return the state of a `session`. `seen`: which messages it was offered; `alone`: without its
-    subscriptions (`subscriptions_of`)."""
+def state_of(session: Session, seen: Vector) -> SessionState:
+    """Return the state of a `session`, without its subscriptions (`subscriptions_of`). `seen`:
+    which messages it was offered."""
     state = SessionState(
         session.username, session.expiry, session.next_packet_id, seen, set(session.incoming)
     )
     state.owner, state.created, state.floor = session.owner, session.created, session.floor
     state.absorbed = session.absorbed
-    state.before = before(session)
-    if (start := oldest(session)) is not None:
-        state.began, state.open = start.began, start.open & start.tops.keys()
-    if not alone:
-        state.subscriptions += subscriptions_of(session)
+    state.before, state.began, state.open = start_of(session)
     items = state.items
     for packet_id, sent in session.inflight.items():
         known = session.unpacked(sent) if isinstance(sent, tuple) else sent
@@ -114,7 +108,7 @@ def state_of(session: Session, seen: Vector, *, alone: bool = False) -> SessionS
             items.append(_item(IN_FLIGHT, waiting.packet_id, waiting.original))
         else:
             items.append(_item(WAITING, 0, waiting))
-    items += [_item(MISSED, 0, missed) for missed in session.missed or ()]
+    items += [_item(WAITING, 0, missed) for missed in session.missed or ()]
     return state
 
 
@@ -143,33 +137,18 @@ def encoded(s: Subscription) -> EncodedSubscription:
 # ---------------------------------------------------------------- back into a session
 
 
-def restore(
-    state: SessionState, session: Session, dispatcher: Dispatcher, starts: SubscriptionStarts
-) -> None:
-    """Make a new session what it was at another broker. What is beyond the limits here is dropped
-    and counted as there.
-
-    Args:
-        `state`: what it was.
-        `session`: a new one.
-        `dispatcher`: where it subscribes.
-        `starts`: notes where the session's subscriptions begin.
-    """
-    for _ in restoring(state, session, dispatcher, starts, at_once=len(state.items) + 1):
-        pass
-
-
 def restoring(
     state: SessionState,
     session: Session,
     dispatcher: Dispatcher,
     starts: SubscriptionStarts,
-    *,
-    at_once: int,
-) -> Iterator[int]:
-    """Make a new `session` what it was at another broker (`state`), some of it at a time. Yields
-    the steps of work that it took (`Turns.go`). `dispatcher`, `starts`: as for `restore`;
-    `at_once`: subscriptions or messages of a step.
+    at_once: int = EVERYTHING,
+) -> Generator[int, None, None]:
+    """Make a new `session` what it was (`state`), some of it at a time. Yields the steps of work
+    that it took (`Turns.go`). What is beyond the limits here is dropped and counted.
+
+    `dispatcher`: where it subscribes; `starts`: notes where its subscriptions begin; `at_once`:
+    subscriptions or messages of a step.
 
     No message is delivered to the session before it has all of its subscriptions: it counts as
     `ended` until the last step. The shared subscriptions are made in that step, at once, as their
@@ -201,12 +180,9 @@ def restoring(
             dispatcher.subscribe(subscription, None, topic_filter)
         if not number % at_once:
             yield at_once * costs.PACKET_WORK
-    items = iter(state.items)
-    first: list[Item] = []
-    for number, item in enumerate(items, 1):
-        if item.shared is not None:
-            first.append(item)
-            break
+    items = state.items
+    ahead = next((n for n, item in enumerate(items) if item.shared is not None), len(items))
+    for number, item in enumerate(items[:ahead], 1):
         _put(session, item, None)
         if not number % at_once:
             yield at_once * PUT_WORK
@@ -217,7 +193,7 @@ def restoring(
         dispatcher.subscribe(subscription, group, inner)
         if group is not None and (found := dispatcher.group(group, inner)) is not None:
             groups[subscription.filter] = found
-    for item in chain(first, items):
+    for item in items[ahead:]:
         _put(session, item, None if item.shared is None else groups.get(item.shared))
 
 

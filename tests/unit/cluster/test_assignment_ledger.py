@@ -117,7 +117,7 @@ def test_records_before_the_last_whole_generation_do_not_count() -> None:
         ]
     )
     assert len(image.shared) == 3
-    again = [record for piece in image.records(1000) for record in piece if record[0] == 17]
+    again = [record for record in image.records() if record[0] == 17]
     assert [record[5:] for record in again] == image.shared
     image.begin()
     image._handle([(17, closed([ref])[5:]), (16, struct.pack(">QQ", 2, 0))])

@@ -45,26 +45,34 @@ from mqttree.broker.cluster.sessions.session_head import MADE, ended, recorded_h
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     IS_RELEASED,
-    MISSED,
     WAITING,
     Item,
     SessionState,
-    restore,
+    restoring,
     state_of,
+    subscriptions_of,
 )
 from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.core.message import Message
-from mqttree.broker.core.session import SharedOutgoing, Subscription
+from mqttree.broker.core.session import Session, SharedOutgoing, Subscription
 from mqttree.broker.core.start_point import SubscriptionStart
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 from mqttree.broker.wire.publish_header import PUBREC_HEAD
+from mqttree.broker.wire.steps import finish
 from tests.kit.heads import decode_head, encode_head, recorded_messages
 from tests.kit.link_harness import entry_of
 from tests.kit.node_harness import World
 
 NOW = 500.0
 KEYS = [origin_key(bytes([n]) * 8, n) for n in range(3)]
+
+
+def whole_state(session: Session) -> SessionState:
+    """The state of a session with its subscriptions."""
+    state = state_of(session, {})
+    state.subscriptions += subscriptions_of(session)
+    return state
 
 
 def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> LocalWindow:
@@ -111,7 +119,7 @@ def items(draw: Any) -> list[Item]:
         if message.qos and draw(st.booleans()):
             message.named(KEYS[number % 2], draw(st.sampled_from((number, 100 * number))))
         qos = draw(st.integers(1 if packet_id else 0, 2))
-        place = IN_FLIGHT if packet_id else WAITING if qos else MISSED
+        place = IN_FLIGHT if packet_id else WAITING
         ids = draw(st.sampled_from((b"", b"\x0b\x01", b"\x0b\xff\x7f\x0b\x02")))
         shared = draw(st.sampled_from((None, None, "$share/g/a")))
         found.append(Item(place, packet_id, qos, draw(st.booleans()), ids, message, shared))
@@ -191,8 +199,10 @@ def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObjec
             continue
         world = World()
         session = world.connect("c", clean=False).owner.session
-        restore(found, session, world.node.dispatcher, world.node.cluster.subscription_starts)
-        encode_head(state_of(session, {}), NOW)
+        finish(
+            restoring(found, session, world.node.dispatcher, world.node.cluster.subscription_starts)
+        )
+        encode_head(whole_state(session), NOW)
 
 
 def test_truncated_states_are_refused() -> None:
@@ -267,7 +277,7 @@ def with_records(*records: bytes) -> bytes:
         encode_about(Kind.GIVEN, 1, b"x" * 16 + b"\0\1" + bytes(12)),
         encode_about(Kind.GIVEN, 1, b"!" * 16 + b"\0\0"),
         bytes((Kind.LAST_ID,)) + bytes((0, 0, 0, 1, 0)),
-        SessionRecord(2, NEW, 4, 0.0, 0, 0, b"", b"", b"").encode(),
+        SessionRecord(2, NEW, 4, 0.0, 0, 0, (0, 0), b"").encode(),
         encode_entry(False, 0, b""),
         encode_snapshot_end(0, 0),
         bytes((99,)) + bytes(4),
@@ -310,7 +320,7 @@ def test_a_head_of_a_recorded_session_has_its_messages_alone() -> None:
     records = [
         *(encode_origin(index, KEYS[index - 1]) for index in (1, 2)),
         *(encode_entry(True, 1_000_000, batch) for batch in batches),
-        SessionRecord(5, NEW, 4, 9.0, 3, 0, b"c", b"", b"").encode(),
+        SessionRecord(5, NEW, 4, 9.0, 3, 0, (0, 0), b"c").encode(),
         encode_got(1, 3, [5 << 16 | 8, 4 << 48 | 5 << 16]),
         encode_got(0, 1, [5 << 16, 1 << 48 | 5 << 16]),
         GotAsRecord(2, 7, 5, 0, 1, True, b"\x0b\x02", b"").encode(),
@@ -357,12 +367,12 @@ def test_a_session_becomes_the_same_session() -> None:
     client.vanish()
     session = here.session("c")
     assert len(session.inflight) == 2
-    state = decode_head(encode_head(state_of(session, {}), here.now), there.now)
+    state = decode_head(encode_head(whole_state(session), here.now), there.now)
     assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
     moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
     there.node.connection_lost(there.peers[0].conn, "gone", there.now)
-    restore(state, moved, there.node.dispatcher, there.node.cluster.subscription_starts)
-    assert plain(state_of(moved, {})) == plain(state)
+    finish(restoring(state, moved, there.node.dispatcher, there.node.cluster.subscription_starts))
+    assert plain(whole_state(moved)) == plain(state)
     assert [type(o) for o in moved.queue].count(SharedOutgoing) == 1
     assert RELEASED in moved.inflight.values()
     again = there.connect("c", clean=False, properties={0x11: 60, 0x21: 1})

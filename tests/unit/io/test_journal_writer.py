@@ -28,7 +28,7 @@ PATIENCE = 30.0
 
 def frame(number: int) -> bytes:
     return encode_frame(
-        [SessionRecord(number, 1, 5, 1.0, 1, 1, b"c%d" % number, b"", b"").encode()], 1000 + number
+        [SessionRecord(number, 1, 5, 1.0, 1, 1, (0, 0), b"c%d" % number).encode()], 1000 + number
     )
 
 

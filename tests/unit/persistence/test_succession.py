@@ -7,18 +7,31 @@ import pytest
 from mqttree.broker.cluster.directory.link_state_directory import STANDBY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
-from mqttree.broker.cluster.sessions.records import EntryRecord, Kind, encode_record
+from mqttree.broker.cluster.sessions.records import (
+    NEW,
+    EntryRecord,
+    Kind,
+    SessionRecord,
+    encode_got,
+    encode_origin,
+    encode_record,
+)
+from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     NOTHING,
     SESSION_ANSWER,
+    SESSION_PART,
     SESSION_REQUEST,
     TAKE,
+    decode_takeover,
     encode_takeover,
 )
 from mqttree.broker.core.session_owner import ANONYMOUS
+from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.persistence.frames import encode_frame
 from mqttree.broker.persistence.succession import SWEEP_S
+from tests.kit.heads import decode_head
 from tests.kit.link_harness import OWN, Neighbour, batch_entry, bid, lone, routed
 
 MESSAGES = 2_000
@@ -49,6 +62,38 @@ def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
     assert world.node.images.size
     world.advance(SWEEP_S + 1.0)
     assert not world.node.images.size
+
+
+def test_a_session_is_sent_when_the_messages_of_a_large_image_are_known() -> None:
+    """They are read in steps; the taker hears at once that the session comes."""
+    world = lone()
+    owner, taker = Neighbour(world, 1), Neighbour(world, 2)
+    for neighbour in (owner, taker):
+        neighbour.child()
+    taker.post()
+    owner.post((STANDBY, b"\0\0\0\1" + OWN))
+    key, wall = origin_key(bid(1), 1), round(1000 * 1.7e9)
+    count = DEFAULTS.turn_work
+    records = [
+        EntryRecord(True, wall, batch_entry(key, number, [(b"a", b"%d" % number)]).kept()).encode()
+        for number in range(1, 1 + count)
+    ]
+    records += [
+        SessionRecord(7, NEW, 5, 1000.0, 4 << 16, wall, (4 << 16, 0), b"k").encode(),
+        encode_origin(1, key),
+        encode_got(1, count - 1, [place << 48 | 7 << 16 for place in (0, 1)]),
+    ]
+    owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, encode_frame(records, wall)))
+    world.node.connection_lost(owner.conn, "closed by peer", world.now)
+    request = encode_takeover(TAKE, 5 << 16, "k", bytes(4) + ANONYMOUS)
+    taker.send(routed(SESSION_REQUEST, request, sender=bid(2)))
+    assert [body[0] for body in taker.routed(SESSION_ANSWER)] == [COMING]
+    assert not taker.routed(SESSION_PART)
+    world.advance(0.05)
+    (part,) = taker.routed(SESSION_PART)
+    head = decode_takeover(part)[3][WHERE.size :]
+    names = [item.message.name for item in decode_head(head, world.now).items]
+    assert names == [(key, count - 1), (key, count)]
 
 
 @pytest.mark.parametrize(("linked", "answer"), [(True, COMING), (False, NOTHING)])
