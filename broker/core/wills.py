@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from mqttree.broker.wire.packets import Will
 
 
+CLAIMS_S = 0.5
+"""s in which a broker that has met others hears from its standby which wills are published."""
+
+
 class WillsBroker(CoreBroker, Protocol):
     """What wills ask of their broker."""
+
+    federated: bool
+    """Whether there may be other brokers."""
 
     @property
     def publisher(self) -> Publisher:
@@ -42,6 +49,9 @@ class Wills:
         self.restored_until = 0
         """The latest time (hybrid clock) that this broker knew before it was started: connections
         that began by then had ended with the broker."""
+        self.orphans: dict[str, Session] = {}
+        """By client id: sessions that are nowhere else, for wills of connections that ended with a
+        broker and are due later. One without a will publishes nothing any more."""
         self.waits: Callable[[Session], None] | None = None
         """Takes sessions whose wills are due, while it is not known whether their clients have
         connected elsewhere."""
@@ -93,6 +103,18 @@ class Wills:
             self._send_restored(session, will)
 
     def _send_restored(self, session: Session, will: Will) -> None:
+        self.when_claimed(lambda now: self._unclaimed(session, will))
+
+    def when_claimed(self, then: Callable[[float], None]) -> None:
+        """Call `then` when this broker's standby has had the time to say which wills from before
+        the start it has published."""
+        broker = self._broker
+        if broker.federated:
+            broker.timers.schedule(broker.now + CLAIMS_S, then)
+        else:
+            then(broker.now)
+
+    def _unclaimed(self, session: Session, will: Will) -> None:
         if session.will is not will:
             return
         newest = self._broker.sessions.get(session.client_id, session)

@@ -236,10 +236,12 @@ class Fencing:
         published: a client that is connected has to say again that it is there."""
         client, stamp = claim
         node = self._node
-        for waiting in self._wills:
-            if waiting.client_id.encode() == client and waiting.stamp <= stamp:
+        client_id = client.decode(errors="replace")
+        orphan = node.wills.orphans.get(client_id)
+        for waiting in (*self._wills, *(() if orphan is None else (orphan,))):
+            if waiting.client_id == client_id and waiting.stamp <= stamp:
                 waiting.will = None
-        session = node.sessions.get(client.decode(errors="replace"))
+        session = node.sessions.get(client_id)
         if session is None or session.stamp > stamp:
             return
         session.will = None

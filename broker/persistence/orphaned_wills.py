@@ -53,24 +53,31 @@ class OrphanedWills:
             session.listener = (
                 None if record.listener is None else record.listener.decode(errors="replace")
             )
+            self._node.wills.orphans[client_id] = session
             due = since + min(delay_of(will), record.expiry)
             self._node.timers.schedule(due, lambda now: self._due(session, then, may, now))
 
     def _due(
         self, session: Session, then: Callable[[], None], may: Callable[[], bool], now: float
     ) -> None:
-        def known(at: float) -> None:
+        def publish(at: float) -> None:
             self._publish(session, may)
             then()
+
+        def known(at: float) -> None:
+            self._node.wills.when_claimed(publish)
 
         if self._cluster.barrier.admits(now, known):
             known(now)
 
     def _publish(self, session: Session, may: Callable[[], bool]) -> None:
         node, client_id = self._node, session.client_id
+        if node.wills.orphans.get(client_id) is session:
+            del node.wills.orphans[client_id]
         own = node.sessions.get(client_id)
         stamps = [entry.stamp for _, entry in entries_of(self._cluster.database, client_id)]
-        if max([*stamps, 0 if own is None else own.stamp]) > session.stamp or not may():
+        newest = max([*stamps, 0 if own is None else own.stamp])
+        if session.will is None or newest > session.stamp or not may():
             return
         if session.listener is not None:
             session.permissions = node.access_control.permissions(

@@ -54,6 +54,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.core.start_point import UNKNOWN
+from mqttree.broker.core.wills import CLAIMS_S
 from mqttree.broker.persistence.adoption import Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
@@ -78,8 +79,9 @@ SETTLING_S = 1.0
 """s after a time in which this broker did not run, in which it promotes no image: it has yet to
 hear who is there, and who has another standby by now."""
 
-WILL_WAIT_S = 2.0
-"""s more for which its clients may connect elsewhere before their wills are published."""
+WILL_WAIT_S = 2.0 - CLAIMS_S
+"""s more for which its clients may connect elsewhere before their wills are published, as these
+wait for claims, too."""
 
 SWEEP_S = 60.0
 """s between two looks for sessions that have expired."""

@@ -128,6 +128,10 @@ def test_the_standby_publishes_the_wills_of_clients_that_do_not_return(
     assert len(listener.got) == (1 if stops else 0)
     world.run(3.0)
     assert len(listener.got) == (0 if returns and not stops else 1)
+    device.waits = True
+    world.hosts[0].start()  # with its journal
+    world.run(4.0)
+    assert len(listener.got) == (0 if returns and not stops else 1)
 
 
 def synced(seed: int, count: int = 3, routing: str = "flood") -> tuple[World, Ledger, Host, Host]:
