@@ -10,6 +10,7 @@ from typing import Any
 from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.stream_states import State
 from tests.kit.journal_harness import Files
+from tests.sim.checkers import log_faults
 from tests.sim.clients import Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer
 from tests.sim.schedule import quiet
@@ -263,6 +264,9 @@ class Succession:
                 check_order(world, self.ledger, client)
         if self.kind != "kills":
             self._one_session_each()
+        if self.kind != "splits":  # what a publisher repeats on the other side is another message
+            for found, text in log_faults(world.alive(), self.ledger):
+                world.violation(found, text)
         return world.violations
 
     def _check_split(self, client: Refugee) -> None:

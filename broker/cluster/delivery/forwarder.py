@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, Ranges, within
+from mqttree.broker.base.sequence_set import LAST, MAX_SKIPS, Ranges, merge, subtract, within
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import Verdict
 from mqttree.broker.cluster.delivery.outgoing_batch import OutgoingBatch, Sender
@@ -461,12 +461,19 @@ class Forwarder(Sender):
         `now` (s): its standby has them. They go to local subscribers, and over live links."""
         key = entry.key
         unwanted, numbers = self.missing(key, entry.sequence, entry.sequence + entry.count - 1)
-        # Sessions may want that come later.
-        for part in entry.parts(unwanted):
+        window = self.vector.get(key)
+        feed = None if window is None else window.feed
+        kept = [] if feed is None else feed.kept
+        for part in entry.parts(subtract(merge([*unwanted, *numbers]), kept)):
             self.log.append(part, None)
+        # Sessions may want that come later.
+        for low, high in unwanted:
+            if feed is None:
+                self.accept(key, low, high - low + 1, now)
+            else:
+                feed.keep(low, high)
         for part in entry.parts(numbers):
             self.accept(key, part.sequence, part.count, now)
-            self.log.append(part, None)
             if not self._strategy.source_rooted:
                 self.send(part.kept(), part.count, self.node.forwarding, None)
             choice, feed = part.choice, self.vector[key].feed

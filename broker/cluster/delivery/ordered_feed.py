@@ -284,6 +284,15 @@ class OrderedFeed:
         """Whether a number is in the log although it has not crossed this broker."""
         return sequence <= self.kept_top and find(self.kept, sequence, sequence) >= 0
 
+    def keep(self, first: int, last: int) -> None:
+        """Note that the numbers from `first` to `last` are in the log."""
+        kept = self.kept
+        if kept and kept[-1][1] == first - 1:
+            kept[-1] = (kept[-1][0], last)
+        else:
+            self.kept = merge([*kept, (first, last)])[-MAX_SKIPS:]
+        self.kept_top = max(self.kept_top, last)
+
     def advance(self, first: int, last: int) -> None:
         """Note that the numbers from `first` to `last`, beyond `done`, are delivered now. They may
         be in `outstanding`, as waiting messages are delivered in steps and missing ones come

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import (
-    MAX_SKIPS,
     Ranges,
     encode_pairs,
     find,
@@ -233,12 +232,7 @@ class OriginQuestions:
         if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
         if not feed.was_kept(sequence):
-            kept = feed.kept
-            if kept and kept[-1][1] == sequence - 1:
-                kept[-1] = (kept[-1][0], sequence)
-            else:
-                feed.kept = merge([*kept, (sequence, sequence)])[-MAX_SKIPS:]
-            feed.kept_top = max(feed.kept_top, sequence)
+            feed.keep(sequence, sequence)
             self._log.keep(feed.key, sequence, message, choice, now)
             if message.retain:
                 self._above.retained_sync.received(message, feed.key, sequence, now, None)
