@@ -326,6 +326,7 @@ class SimClient:
             and self.life[1] not in self.host.left
             and not self.doubt
             and not self._stale()
+            and not self._taken_for_gone()
         ):
             self.errors.append(
                 f"closed by a living broker: {reason} "
@@ -338,6 +339,11 @@ class SimClient:
         """Whether the broker has stood still, and our CONNECT may be as old as that."""
         until = self.host.running.cluster.barrier.stale_until
         return self.state == "connecting" and until > self.world.now - 1.0
+
+    def _taken_for_gone(self) -> bool:
+        """Whether our will may have been published by the standby of our broker, which closes our
+        connection then."""
+        return self.will is not None and self.host.running.counters.fences > 0
 
     def _down(self, reason: str) -> None:
         self._untold |= self.state == "connecting"

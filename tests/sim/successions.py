@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import random
+from math import inf
 from typing import Any
 
 from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.stream_states import State
+from mqttree.broker.wire.packets import Packet, Publish, Pubrec
 from tests.kit.journal_harness import Files
 from tests.sim.checkers import log_faults
 from tests.sim.clients import Ledger, Sent, matches
@@ -18,7 +20,7 @@ from tests.sim.test_durability import FILTERS, TOPICS, check, check_order
 from tests.sim.world import Host, World
 
 SETTLING_S = 0.3
-"""s after it came in which a message may not be settled at its broker's standby."""
+"""s after it was answered in which a message may not be settled at its broker's standby."""
 
 KINDS = ("kills", "hangs", "splits")
 
@@ -34,6 +36,19 @@ class Refugee(Stayer):
         super().__init__(*arguments, **named)
         self.crossings: list[float] = []
         """When it went to the other side of a split (s)."""
+        self.answered: dict[int, float] = {}
+        """When it first sent PUBREC for each message (s)."""
+        self._coming: dict[int, int] = {}  # packet identifier -> number
+
+    def _packet(self, packet: Packet) -> None:
+        if isinstance(packet, Publish) and packet.packet_id and packet.qos == 2:
+            self._coming[packet.packet_id] = int(packet.payload.partition(b"|")[0])
+        super()._packet(packet)
+
+    def _send(self, packet: Packet) -> None:
+        if isinstance(packet, Pubrec):
+            self.answered.setdefault(self._coming[packet.packet_id], self.world.now)
+        super()._send(packet)
 
     def leave_for(self, seconds: float) -> None:
         """Disconnect, and come back where a broker is."""
@@ -57,9 +72,8 @@ class Refugee(Stayer):
 
     def lost(self, reason: str) -> None:
         """After a split the client's connection on the other side may count as the newer one, as
-        clocks differ, and its will may have been published there: then its broker closes this
-        one."""
-        if self.crossings or self.will is not None:
+        clocks differ."""
+        if self.crossings:
             self._down(reason)
             self.world.after(self.retry, self.connect)
         else:
@@ -291,19 +305,19 @@ class Succession:
             if (
                 len(came) > 1
                 and sent.qos == interest.qos == 2
-                and not self._may_repeat(client, sent, came)
+                and not self._may_repeat(client, sent)
             ):
                 self.world.violation(
                     "twice", f"{told} came {[f'{at - self.world.started:.4f}' for at in came]}"
                 )
 
-    def _may_repeat(self, client: Refugee, sent: Sent, came: list[float]) -> bool:
+    def _may_repeat(self, client: Refugee, sent: Sent) -> bool:
         publisher = sent.client
         assert isinstance(publisher, Refugee)
         if sent.will:  # both sides may publish it
             return True
         for began in self.splits:
-            unsettled = came[0] > began - SETTLING_S
+            unsettled = client.answered.get(sent.number, inf) > began - SETTLING_S
             unanswered = sent.acked is None or sent.acked > began
             if unsettled and any(began <= at for at in client.crossings):
                 return True

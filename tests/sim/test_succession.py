@@ -47,11 +47,12 @@ def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, ki
     assert not bad
 
 
-@pytest.mark.parametrize("seed", [3075, 3108])
-def test_sessions_go_on_when_a_broker_is_back_as_they_move(seed: int) -> None:
+@pytest.mark.parametrize(("kind", "seed"), [("kills", 3075), ("kills", 3108), ("splits", 1058)])
+def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     """A client comes as the broker of its session has started again, and posts its sessions; one
-    has messages in flight behind another one that is away."""
-    assert play(seed, "kills") == []
+    has messages in flight behind another one that is away; one has left without an answer as its
+    broker is cut off."""
+    assert play(seed, kind) == []
 
 
 def is_not_fenced(patch: Mutant) -> None:
