@@ -235,7 +235,9 @@ class QueueMerge:
         return found
 
     def _put(self, session: Session, items: deque[Item]) -> None:
-        """Put messages into a queue, ahead of those that are there: they are older."""
+        """Put messages into a queue, ahead of those that are there: they are older. But the older
+        of two copies of one session may be the one that was offered more: what there is of an
+        origin keeps the order of its numbers."""
         node = self._node
         if not items:
             return
@@ -253,9 +255,21 @@ class QueueMerge:
             session.queue.popleft()
             for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))
         ]
-        session.queue.extendleft(reversed([*sent, *added]))
+        waiting = _in_order([*added, *session.queue])
+        session.queue.clear()
+        session.queue.extend([*sent, *waiting])
         session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
         if (recorder := session.recorder) is not None:
             recorder.record_all()
         if session.conn is not None:
             session.fill_window()
+
+
+def _in_order(waiting: list[Outgoing]) -> list[Outgoing]:
+    """Return the messages that are `waiting` with those of each origin in the order of their
+    numbers."""
+    ordered: dict[bytes, list[Outgoing]] = {}
+    for outgoing in sorted(waiting, key=lambda each: each.message.sequence):
+        ordered.setdefault(outgoing.message.origin, []).append(outgoing)
+    turns = {origin: iter(same) for origin, same in ordered.items()}
+    return [next(turns[outgoing.message.origin]) for outgoing in waiting]
