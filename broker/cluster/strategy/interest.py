@@ -85,15 +85,17 @@ class Interest(OverSpanningTree):
 
     def _find(self, route: Route) -> None:
         """Look up the links of all topics that have a `route`."""
-        route.generation = self.table.generation
         via = self._directory.database.via
         neighbours = {via(broker_id) for broker_id in route.brokers}
+        links = self._node.forwarding
+        # What is wanted behind a link whose neighbour is not known yet may be anything: found again
+        # for each message until then.
+        unknown = [link for link in links if not self._directory.knows(link)]
+        route.generation = -1 if unknown else self.table.generation
         route.links = [
             link
-            for link in self._node.forwarding
-            if link.peer is not None
-            # What is wanted behind a link whose neighbour is not known yet may be anything.
-            and (link.peer.id in neighbours or not self._directory.knows(link))
+            for link in links
+            if link.peer is not None and (link.peer.id in neighbours or link in unknown)
         ]
 
     def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
