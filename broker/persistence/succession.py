@@ -83,6 +83,10 @@ WILL_WAIT_S = 2.0 - CLAIMS_S
 """s more for which its clients may connect elsewhere before their wills are published, as these
 wait for claims, too."""
 
+UNWANTED_S = 2.0
+"""s after a promotion until messages are taken that no subscriber here wanted: clients that come
+for their sessions go first."""
+
 SWEEP_S = 60.0
 """s between two looks for sessions that have expired."""
 
@@ -342,13 +346,11 @@ class Succession:
                 waits=lambda: self._stands_back,
                 over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
             )
-            self._node.turns.go(
-                chain(
-                    self._taking_messages(successor, owner),
-                    self._taking_wills(successor, owner, now, wall),
-                ),
-                lambda: self._successors.get(owner) is not successor,
+            work = chain(
+                self._taking_messages(successor, owner),
+                self._taking_wills(successor, owner, now, wall),
             )
+            self._in_steps(owner, successor, work)
         return successor
 
     def _sweep_later(self, owner: bytes, standby_image: StandbyImage, successor: Successor) -> None:
@@ -370,23 +372,43 @@ class Succession:
         self._node.timers.schedule(self._node.now + SWEEP_S, sweep)
 
     def _taking_messages(self, successor: Successor, owner: bytes) -> Iterator[int]:
-        """Take, in steps, the messages of the broker `owner` that have not been here."""
+        """Take, in steps, the messages of the broker `owner` that have not been here: first those
+        that somebody wants here, or others may; what nobody did is for sessions that come later."""
         node, resync = self._node, self._cluster.resync
         taken: dict[bytes, None] = {}
+        unwanted: list[EntryRecord] = []
         yield from successor.messages.reading()
         for asked in successor.asked.values():
             self.requested(asked, node.now)
         for key, first, last, record in successor.messages.logged():
-            unwanted, new = resync.forwarder.missing(key, first, last)
-            if split_key(key)[0] == owner and (unwanted or new):
-                with suppress(WireError):
-                    resync.forwarder.succeed(successor.entry(record), node.now)
-                    if new:
-                        taken[key] = None
+            kept, new = resync.forwarder.missing(key, first, last)
+            if new and split_key(key)[0] == owner:
+                self._take(successor, record)
+                taken[key] = None
                 yield ENTRY_STEPS + MESSAGE_STEPS * (last - first + 1)
-            else:
-                yield 1
+                continue
+            if kept and split_key(key)[0] == owner:
+                unwanted.append(record)
+            yield 1
         resync.succeeded(taken, node.now)
+        if unwanted:
+            node.timers.schedule(
+                node.now + UNWANTED_S,
+                lambda now: self._in_steps(owner, successor, self._keeping(successor, unwanted)),
+            )
+
+    def _keeping(self, successor: Successor, unwanted: list[EntryRecord]) -> Iterator[int]:
+        for record in unwanted:
+            self._take(successor, record)
+            yield ENTRY_STEPS
+
+    def _take(self, successor: Successor, record: EntryRecord) -> None:
+        with suppress(WireError):
+            self._cluster.resync.forwarder.succeed(successor.entry(record), self._node.now)
+
+    def _in_steps(self, owner: bytes, successor: Successor, work: Iterator[int]) -> None:
+        """Do something until the broker `owner` is back, or its image is gone."""
+        self._node.turns.go(work, lambda: self._successors.get(owner) is not successor)
 
     def _taking_wills(
         self, successor: Successor, owner: bytes, now: float, wall: int

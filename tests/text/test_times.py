@@ -321,6 +321,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.persistence.images.POST_INTERVAL_S": 10.0,
     "limits.adoption_s": 2.0,
     "mqttree.broker.persistence.succession.PROMOTION_S": 0.1,
+    "mqttree.broker.persistence.succession.UNWANTED_S": 2.0,
     "mqttree.broker.persistence.succession.WILL_WAIT_S": 1.5,
     "mqttree.broker.persistence.succession.SETTLING_S": 1.0,
     "mqttree.broker.persistence.fences.REPEAT_S": 0.25,

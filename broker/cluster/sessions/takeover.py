@@ -34,6 +34,7 @@ others, from its own log or the holder's. What happens to a session that has a n
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ FETCH_S, FETCHING_S = 3.0, 0.005
 hangs is noticed in less, and between two looks whether they have come. What comes later is out of
 order."""
 WRITING_S = 0.002
-"""s between two checks whether a session that is complete is durable."""
+"""s between two looks whether sessions that are complete are durable."""
 SETTLE_S = 0.1
 """s for messages to reach the holder that were sent there before the publishers' brokers knew the
 session's subscriptions here."""
@@ -169,6 +170,8 @@ class Takeover:
         self._handover = handover
         self._reporting = reporting
         self._merging = merging
+        # Sessions that are complete and not durable yet, in the order of their frames.
+        self._writing: deque[PendingTakeover] = deque()
         self._actions = self._action_table()
         bus.receive(SESSION_REQUEST, self._requested)
         bus.receive(SESSION_ANSWER, self._on_answer)
@@ -536,7 +539,8 @@ class Takeover:
             return
         lacks, comes = self._restoration.fetching(pending)
         if lacks and now < pending.heard + (FETCH_S if comes else 3 * REPAIR_S):
-            self._node.timers.schedule(now + FETCHING_S, lambda at: self._fetch(pending, at))
+            pause = max(FETCHING_S, (now - pending.heard) / 4)  # many may wait
+            self._node.timers.schedule(now + pause, lambda at: self._fetch(pending, at))
         else:
             pending.rest = None
             self._offer_rest(pending, *rest, now)
@@ -573,10 +577,22 @@ class Takeover:
 
     def _finish(self, pending: PendingTakeover, now: float) -> None:
         """Have the holder forget the session, once a kill of this broker does not lose it."""
-        if self._pending.get(pending.client_id) is pending and pending.state is State.CLOSING:
+        if self._node.journal.has(pending.lsn):
             self._ask(pending, now)
-            if not self._node.journal.has(pending.lsn):
-                self._node.timers.schedule(now + WRITING_S, lambda at: self._finish(pending, at))
+            return
+        if not self._writing:
+            self._node.timers.schedule(now + WRITING_S, self._look_at_written)
+        self._writing.append(pending)
+
+    def _look_at_written(self, now: float) -> None:
+        self._node.now = now
+        writing, journal = self._writing, self._node.journal
+        while writing and journal.has(writing[0].lsn):
+            pending = writing.popleft()
+            if self._pending.get(pending.client_id) is pending and pending.state is State.CLOSING:
+                self._ask(pending, now)
+        if writing:
+            self._node.timers.schedule(now + WRITING_S, self._look_at_written)
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""
