@@ -222,15 +222,21 @@ class Succession:
                 world.after(rng.uniform(0.06, lasts + 0.2), client.flee, how)
 
     def _resume_when_lent(self, host: Host, later: float) -> None:
-        """Let a broker go on so much `later` (s) as its standby gives away a session of it."""
+        """Let a broker go on so much `later` (s) as its standby gives away a session of it; the one
+        that takes it may stand still for a moment."""
         world = self.world
-        lent = any(
-            each.owner == host.id
+        takers = [
+            each.export.taker
             for other in world.alive()
             for each in other.running.images._succession._lent.values()
-        )
-        if lent:
+            if each.owner == host.id
+        ]
+        if takers:
             world.after(later, host.resume)
+            [taker] = [each for each in world.hosts if each.id == takers[0]]
+            if self.seed % 2 == 0 and not taker.paused:
+                taker.pause()
+                world.after(later + 0.6, taker.resume)
         elif host.paused or host.stops_in_turn:
             world.after(0.005, self._resume_when_lent, host, later)
 

@@ -89,7 +89,7 @@ def claims_when_done(patch: Mutant) -> None:
 MUTANTS: list[tuple[Callable[[Mutant], None], int]] = [
     (is_not_fenced, 2),
     (does_not_doubt, 2),
-    (claims_when_done, 2),
+    (claims_when_done, 28),
 ]
 """Faults, each with a seed that shows it."""
 
