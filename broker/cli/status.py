@@ -189,8 +189,12 @@ def _unmatched(leg: dict[str, Any]) -> str:
 
 def _standby(standby: dict[str, Any]) -> str:
     if standby.get("id") is None:
-        return f"none, {standby.get('state')} for {standby.get('alone_s')} s"
-    return f"{standby.get('name')}, which lacks {standby.get('lag_bytes'):,} bytes of the journal"
+        text = f"none, {standby.get('state')} for {standby.get('alone_s')} s"
+    else:
+        lag = f"{standby.get('lag_bytes'):,} bytes of the journal"
+        text = f"{standby.get('name')}, which lacks {lag}"
+    unprotected = standby.get("unprotected")
+    return text if not unprotected else f"{text}; {unprotected:,} sessions are unprotected"
 
 
 def _redirection(found: dict[str, Any]) -> str:

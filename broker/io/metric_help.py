@@ -200,6 +200,7 @@ GAUGE_HELP = {
     "standby_lag_bytes": "Bytes of the journal that the standby has not acknowledged.",
     "standby_lag_seconds": "Time since it acknowledged anything while something waits.",
     "alone_seconds": "Time since this broker has no standby, although it wants one.",
+    "sessions_unprotected": "Sessions that the death of this broker would take with it.",
     "image_bytes": "Bytes of the images that this broker has of others as their standby.",
     "journal_ok": "1 if the journal is written without failures, else 0.",
     "journal_pending_bytes": "Bytes of the journal that are not on the disk yet.",

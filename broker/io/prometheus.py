@@ -47,6 +47,7 @@ def _journal(node: Node) -> dict[str, float]:
         found["standby_lag_bytes"] = stream.pending
         found["standby_lag_seconds"] = stream.lag
         found["alone_seconds"] = stream.alone
+        found["sessions_unprotected"] = stream.unprotected
     return found
 
 

@@ -74,6 +74,11 @@ class Images:
         return {key[0]: self.images[key] for key in found}
 
     @property
+    def unadopted(self) -> int:
+        """Sessions of brokers that are gone which are nowhere else."""
+        return self._succession.unadopted
+
+    @property
     def doubts(self) -> bool:
         """Whether this broker does not know which of its sessions its standby has given away."""
         return self.stream is not None and self.stream.doubts

@@ -273,7 +273,16 @@ class Stream:
             "same_host": peer is not None and peer.host == self._node.config.host,
             "lag_bytes": self.pending,
             "alone_s": round(self.alone, 1),
+            "unprotected": self.unprotected,
         }
+
+    @property
+    def unprotected(self) -> int:
+        """Sessions that the death of this broker would take with it: its own as long as it has no
+        standby, and those of dead brokers that it has not adopted yet."""
+        sessions = self._node.sessions.values() if self.standby is None else ()
+        kept = sum(1 for session in sessions if session.expiry)
+        return kept + self._cluster.images.unadopted
 
     # ---------------------------------------------------------------- standbys come and go
 

@@ -203,6 +203,12 @@ class Succession:
         self.fences.claim_adopted(client_id.encode(), stamp, self._cluster.own.id)
 
     @property
+    def unadopted(self) -> int:
+        """Sessions that are kept, of brokers that cannot be reached, which are nowhere else."""
+        images = [successor.image for successor in self._successors.values()]
+        return sum(1 for image in images for each in image.sessions.values() if each.head.expiry)
+
+    @property
     def doubts(self) -> bool:
         """Whether this broker does not know which of its own sessions its standby has given
         away."""

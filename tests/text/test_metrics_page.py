@@ -69,7 +69,7 @@ def test_every_metric_of_a_broker_is_on_the_page() -> None:
     known |= {f"leg_{name}_total": text for name, text in LEG_HELP.items()}
     assert told.items() <= known.items()
     journal = {"journal_ok", "journal_pending_bytes"}
-    standby = {"standby_lag_bytes", "standby_lag_seconds", "alone_seconds"}
+    standby = {"standby_lag_bytes", "standby_lag_seconds", "alone_seconds", "sessions_unprotected"}
     assert known.keys() - told.keys() == journal | standby
     labels = {name: tuple(re.findall(r'(\w+)="', inner)) for name, inner in SAMPLE.findall(text)}
     assert {name: LABELS[name] for name in labels if name in LABELS} == {

@@ -230,6 +230,10 @@ class Streamed(Protocol):
     def alone(self) -> float:
         """s since there is no standby; 0: there is one."""
 
+    @property
+    def unprotected(self) -> int:
+        """Sessions that the death of this broker would take with it."""
+
     def report(self) -> dict[str, Any]:
         """Return what operators are told."""
 
@@ -288,6 +292,10 @@ class StandbyImages(Protocol):
     @property
     def size(self) -> int:
         """Bytes of the frames of all images."""
+
+    @property
+    def unadopted(self) -> int:
+        """Sessions of brokers that are gone which are nowhere else."""
 
 
 class Above(Protocol):
