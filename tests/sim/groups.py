@@ -223,7 +223,7 @@ def check_group(
         ]
         if sent.acked is not None and sent.qos and sent.at > min(met) and not copies[sent.number]:
             world.violation("lost", f"{told} came to no member")
-        once = sent.qos == 2 and not (sent.will and world.replicas)  # its standby publishes it, too
+        once = sent.qos == 2 and not (sent.will and world.replicas)  # both sides of a split may
         if once and copies[sent.number] > 1:
             who = {(c.name, got.qos) for c in members for got in c.got if got.number == sent.number}
             if all(qos == 2 for _, qos in who):

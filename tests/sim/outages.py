@@ -407,7 +407,7 @@ class Outage:
             if got.retain:
                 continue
             if got.number in seen:
-                # The standby of a broker that was killed has published its wills, too.
+                # Both sides of a split may publish a will.
                 if got.qos == 2 and not (sent.will and world.replicas):
                     world.violation("twice", f"{self._name(sent)} came twice to {client.name}")
                 continue
