@@ -36,9 +36,10 @@ class RecordedMessages:
         self._image = image
         self._now, self._wall = now, wall
         self._entries: dict[bytes, list[Entry]] = {}
-        # By the id of an entry: its messages; its batch, and where packets end in that.
-        self._messages: dict[int, dict[int, Message]] = {}
-        self._split: dict[int, tuple[MessageBatch, list[int]]] = {}
+        # By the name of an entry's last message: its messages; its batch, and where packets end in
+        # that.
+        self._messages: dict[Name, dict[int, Message]] = {}
+        self._split: dict[Name, tuple[MessageBatch, list[int]]] = {}
         self.published: dict[bytes, int] = {}
         """The highest number of each origin that other brokers may lack."""
         self.ready = False
@@ -88,9 +89,9 @@ class RecordedMessages:
         """Return the message with a `name`, None: it is not there (it is counted as skipped)."""
         message = None
         if (entry := self._find(name)) is not None:
-            messages = self._messages.get(id(entry))
-            if messages is None:
-                messages = self._messages[id(entry)] = self._decode(entry[3])
+            last = name[0], entry[2]
+            if (messages := self._messages.get(last)) is None:
+                messages = self._messages[last] = self._decode(entry[3])
             message = messages.get(name[1])
         if message is None:
             self._image.skipped += 1
@@ -99,12 +100,10 @@ class RecordedMessages:
     def copies(self, names: Iterable[Name]) -> Iterator[bytes]:
         """Yield messages with these `names` as records. Where many of a batch are wanted, all of it
         is there. Raises MalformedPacket: a batch cannot be read."""
-        wanted: dict[int, tuple[Entry, Ranges]] = {}
+        wanted: dict[Name, tuple[Entry, Ranges]] = {}
         for name in names:
             if (entry := self._find(name)) is not None:
-                found = wanted.get(id(entry))
-                if found is None:
-                    found = wanted[id(entry)] = entry, []
+                found = wanted.setdefault((name[0], entry[2]), (entry, []))
                 found[1].append((name[1], name[1]))
         for key, ((first, _, last, record), pairs) in wanted.items():
             if 2 * len(pairs) > last - first:
