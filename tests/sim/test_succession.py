@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.persistence.adoption import Absentee
+from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.persistence.adoption import Absentee, Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.fencing import Fencing
 from mqttree.broker.persistence.stream import Stream
@@ -86,22 +87,36 @@ def claims_when_done(patch: Mutant) -> None:
     patch.setattr(Succession, "_claim", done)
 
 
-MUTANTS: list[tuple[Callable[[Mutant], None], int]] = [
-    (is_not_fenced, 2),
-    (does_not_doubt, 2),
-    (claims_when_done, 28),
+def adopts_nothing(patch: Mutant) -> None:
+    """Sessions that nobody comes for stay in their image."""
+    patch.setattr(Adoption, "_begin", lambda self, now: None)
+
+
+def keeps_paid_debts(patch: Mutant) -> None:
+    """What a session was owed and has got, it is owed again as another one lacks the same."""
+    patch.setattr(DeliveredRanges, "forget_paid", lambda self, key: None)
+
+
+MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
+    (is_not_fenced, "hangs", 2),
+    (does_not_doubt, "hangs", 2),
+    (claims_when_done, "hangs", 28),
+    (adopts_nothing, "kills", 1000),
+    (keeps_paid_debts, "kills", 5),
 ]
-"""Faults, each with a seed that shows it."""
+"""Faults, each with a kind and a seed that show it."""
 
 
 @pytest.mark.parametrize(
-    ("plant", "seed"), MUTANTS, ids=lambda value: getattr(value, "__name__", value)
+    ("plant", "kind", "seed"), MUTANTS, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_fault_is_found(plant: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_found(
+    plant: Any, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs_python("the faults are planted in methods")
     with Mutant(monkeypatch) as mutant:
         plant(mutant)
-        assert play(seed, "hangs")
+        assert play(seed, kind)
 
 
 @pytest.mark.parametrize("clean", [True, False])
