@@ -14,8 +14,9 @@ fails, its data with it or not, takes nothing with it: clients find their sessio
 broker at once. What is excused: order between two brokers that really were apart for five seconds
 and more; order between what a broker published, and what it published after it lost its data, as it
 is another broker then; with `--diskless`, when faults overlap, what a broker alone had, and, if it
-was started inside a split, what others published before it met them. All of it is counted. Exit
-code 1 when a promise was broken. How long local traffic of the others paused is measured and told.
+was started inside a split, what others published before it met them; QoS 2 twice to a client that
+moves while brokers do not reach each other (docs/promises.md). All of it is counted. Exit code 1
+when a promise was broken. How long local traffic of the others paused is measured and told.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from mqttree.bench.lab.ports import free_ports
 from tests.chaos import crowd, pulse
 from tests.chaos.crowds import Crowds, Helper, spin
 from tests.chaos.devices import Devices
-from tests.chaos.judge import ANOTHER
+from tests.chaos.judge import ANOTHER, CROSSED
 from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
@@ -65,6 +66,8 @@ KINDS = (
 """Drawn in turn, reshuffled each time. `wipe`: a broker is killed, and its data directory deleted;
 `restart`: one is restarted inside a split; `alone`: one is cut off for a minute."""
 DEATHS = ("kill", "kill root", "wipe")
+APART = ("alone", "restart", "split", "stop")
+"""A client that moves meanwhile may find an older session of its own."""
 MORE = ("slow", "join")
 """Drawn, too, where the run has them."""
 MINUTE = 60.0
@@ -238,7 +241,7 @@ class Conductor:
         names: list[str] = []
         latest = 0.0
         # Its standby alone has what it had: no other fault overlaps.
-        wiped = False
+        wiped = apart = False
         while not names or (len(names) < MOST and self.rng.random() < self.overlap):
             if not self.bag:
                 self.bag = self.rng.sample(self.kinds, len(self.kinds))
@@ -254,6 +257,7 @@ class Conductor:
             duration = max(duration, {"restart": INSIDE, "alone": MINUTE}.get(kind, 0.0))
             what, steps = self.fault(kind, spared)
             self.done[kind] += 1
+            apart = apart or kind in APART
             names.append(f"{what} for {duration:.1f} s")
             # It begins before the one before has ended.
             late = self.rng.uniform(0, latest)
@@ -264,6 +268,7 @@ class Conductor:
         died = next((index for index in self.there if index not in spared), -1)
         self.covered = kind in DEATHS and len(names) == 1 and self.world.joined_without(died)
         self.crowds("covered", self.covered)
+        self.crowds("apart", apart)
         self.say(f"fault {number + 1}: {', '.join(names)}")
         begin, busy = time.monotonic(), self.busy()
         for at, do in sorted(plan, key=lambda each: each[0]):
@@ -285,6 +290,7 @@ class Conductor:
         self.check(f"fault {number + 1}")
         self.covered = True
         self.crowds("covered", True)
+        self.crowds("apart", False)
 
     def busy(self) -> dict[int, float]:
         """s that each broker that runs has used of processors, by process."""
@@ -518,6 +524,7 @@ class Conductor:
             "again at QoS 1",
             "again at QoS 2",
             "out of order",
+            CROSSED,
             ANOTHER,
             "connections lost",
             "sessions roamed",

@@ -219,6 +219,7 @@ class Member:
             self.broker = self.rng.choice(
                 [home for home in self.crowd.plan.homes if home not in self.crowd.down] or [0]
             )
+            self.ear.crossed |= self.crowd.apart
             await asyncio.sleep(self.rng.uniform(0, 0.5))
 
 
@@ -236,6 +237,8 @@ class Crowd:
         self.wiped: set[int] = set()
         self.covered = True
         """Whether nothing has failed that may cost a session."""
+        self.apart = False
+        """Whether brokers may not reach each other."""
         self.publishers = [Publisher(self, s) for s in plan.speakers[index :: plan.processes]]
         mine = plan.listeners[index :: plan.processes]
         self.subscribers = [Subscriber(self, each) for each in mine if each.kind == "plain"]
@@ -387,6 +390,11 @@ class Crowd:
                 self.wiped.add(arguments[0])
             case "covered":
                 self.covered = arguments[0]
+            case "apart":
+                self.apart = arguments[0]
+                if not self.apart:  # all was compared
+                    for member in (*self.rovers, *self.members):
+                        member.ear.crossed = False
             case "up":
                 await self.up(arguments[0])
             case "met":

@@ -19,6 +19,7 @@ the message, bytes of the payload."""
 WIPES = 10
 """Bits of the life, below those."""
 FLYING, TAKEN, VOID = 0, 1, 2
+CROSSED = "again at QoS 2 to a client that moved across a split (excused)"
 ANOTHER = "behind the next of a broker without its data"
 Range = tuple[int, int]
 """First number, and the one behind the last."""
@@ -182,6 +183,8 @@ class Ear:
     broker: int
     receipts: dict[int, Receipt]
     ordered: bool = True
+    crossed: bool = False
+    """Whether it has moved while brokers did not reach each other."""
 
 
 @dataclass(slots=True)
@@ -224,7 +227,9 @@ class Judge:
             return
         if verdict == "again":
             self.counts[f"again at QoS {qos}"] += 1
-            if qos == 2:
+            if qos == 2 and ear.crossed:
+                self.counts[CROSSED] += 1
+            elif qos == 2:
                 self._break(
                     "twice at QoS 2",
                     ear,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.judge import ANOTHER, HEAD, WIPES, Ear, Judge, Receipt, Sent
+from tests.chaos.judge import ANOTHER, CROSSED, HEAD, WIPES, Ear, Judge, Receipt, Sent
 from tests.chaos.plan import Draw, Plan, draw, plan
 from tests.chaos.world import World
 
@@ -199,3 +199,13 @@ def test_a_broker_without_its_data_is_another_one(judge: Judge) -> None:
     assert judge.counts[ANOTHER] == 2
     come(judge, some, 9, 8, life=2 | 1 << WIPES)
     assert judge.counts["out of order"] == 1
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_a_client_that_moves_across_a_split_may_get_a_message_twice(
+    judge: Judge, crossed: bool
+) -> None:
+    rover = ear(judge, 0, 1)
+    rover.crossed = crossed
+    come(judge, rover, 0)
+    assert (judge.counts[CROSSED], len(judge.broken)) == (crossed, not crossed)
