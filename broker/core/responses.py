@@ -4,14 +4,12 @@ published: they are handed to the one session."""
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.session import Session
 from mqttree.broker.wire.properties import Property, encode_properties
 from mqttree.broker.wire.varint import read_length
-
-if TYPE_CHECKING:
-    from mqttree.broker.core.session import Session
 
 
 class Response(NamedTuple):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqttree.broker.core.session import Subscription
+from mqttree.routing.group_selection import Pool
 
 if TYPE_CHECKING:
     from mqttree.broker.core.session import Session, SharedGroup
-    from mqttree.routing.group_selection import Pool
 
 
 Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]

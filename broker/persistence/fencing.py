@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     UNHEARD,
@@ -29,7 +30,6 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
-    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog

@@ -139,3 +139,29 @@ def test_no_field_of_a_named_tuple_has_a_type_that_comes_after_it() -> None:
                 if isinstance(name, ast.Name) and lines.get(name.id, 0) > each.lineno
             ]
     assert not found, "\n".join(found)
+
+
+def test_named_tuples_have_fields_whose_classes_are_imported() -> None:
+    """Compiled, a NamedTuple looks at them as its module is imported, also if that is the first one
+    of all."""
+    wrong = []
+    for name, path in sources():
+        tree = ast.parse(path.read_text())
+        imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+        there = {each.module for each in imports if each in tree.body}
+        later = {
+            alias.name: each.module
+            for each in imports
+            for alias in each.names
+            if each.module not in there
+        }
+        for made in ast.walk(tree):
+            if isinstance(made, ast.ClassDef) and "NamedTuple" in map(ast.unparse, made.bases):
+                fields = [each for each in made.body if isinstance(each, ast.AnnAssign)]
+                wrong += [
+                    f"{name}: {made.name}: {used.id}"
+                    for field in fields
+                    for used in ast.walk(field.annotation)
+                    if isinstance(used, ast.Name) and (later.get(used.id) or "").count("mqttree")
+                ]
+    assert wrong == []
