@@ -17,6 +17,7 @@ from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from mqttree.broker.cluster.delivery.replay_log import NEVER, ReplayLog
+from mqttree.broker.cluster.sessions import queue_merge
 from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
@@ -114,7 +115,7 @@ def forgets_what_was_left_behind(patch: Mutant) -> None:
 
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
-    patch.setattr(QueueMerge, "_delivered_here", lambda *_: set())
+    patch.setattr(queue_merge, "was_delivered", lambda *_: False)
     patch.setattr(SessionHistory, "delivered_elsewhere", lambda *_: False)
     patch.setattr(
         SessionHistory,

@@ -34,7 +34,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
-from mqttree.broker.base.sequence_set import LAST, subtract
+from mqttree.broker.base.sequence_set import LAST, merge, subtract
 from mqttree.broker.cluster.link.control_records import AGES
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.ports import MemberBroker
@@ -282,7 +282,7 @@ class SubscriptionStarts:
             top = start.tops.get(key, 0)
             begin = max(top, 0 if window is None else window.begin)
             if begin < min(done, number):  # messages have been delivered already
-                absent = [] if window is None else window.gaps
+                absent = [] if window is None else merge([*window.gaps, *window.history])
                 came = subtract([(begin + 1, min(done, number))], absent)
                 came = subtract(came, start.passed.get(key, []))
                 start.early.setdefault(key, []).extend(came)

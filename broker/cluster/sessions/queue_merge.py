@@ -18,7 +18,6 @@ from mqttree.broker.base.sequence_set import merge as joined
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
     lacking,
-    numbered,
     offered,
     only,
     ranges_of,
@@ -26,8 +25,6 @@ from mqttree.broker.cluster.sessions.message_vectors import (
 from mqttree.broker.cluster.sessions.session_history import (
     MergedHistory,
     SessionHistory,
-    delivered_numbers,
-    ordinary_starts,
     was_delivered,
 )
 from mqttree.broker.cluster.sessions.session_state import (
@@ -38,7 +35,7 @@ from mqttree.broker.cluster.sessions.session_state import (
     restoring,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
-from mqttree.broker.core.message import Name, size_of
+from mqttree.broker.core.message import size_of
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session
 from mqttree.broker.leg.session_pair import SESSION
@@ -106,23 +103,20 @@ class QueueMerge:
             else:
                 node.counters.merged_uncertain += item.place == IN_FLIGHT
         seen = here if there is None else there
-        delivered = self._delivered_here(session, seen, waiting, now)
-        # Then the log may lack messages that were delivered: at another broker, or long ago.
-        elsewhere = any(s.adopted for s in session.subscriptions.values())
+        synced = {(key, number) for _, key, number, _ in history.synced_to(session)}
         # Two brokers have taken one session: both have its queue.
         twin = old.created == session.created
-        trimmed = node.counters.replay_log_trimmed > 0 or elsewhere or twin
         offered_here = history.numbers_of(session)
         kept: deque[Item] = deque()
         for item in reversed(waiting):
             topic, known = item.message.topic, item.message.name
             if known is not None:
                 mine = (
-                    known in delivered
+                    known in synced
                     or known in offered_here
                     or history.delivered_elsewhere(session, *known, topic)
                 )
-                mine = mine or (trimmed and was_delivered(session, seen, *known, topic))
+                mine = mine or was_delivered(session, seen, *known, topic)
                 # This broker may have been killed since it took the session. What an origin
                 # published that is not known here, as its broker was alone, is older than that.
                 mine = mine or (
@@ -163,20 +157,19 @@ class QueueMerge:
             if known is None or s.filter.startswith(SHARE_PREFIX):
                 continue
             if known not in starts:
-                tops = dict(known.tops)
+                tops, inherited = dict(known.tops), dict(known.inherited)
                 # An origin of which it had nothing yet is in `before` alone.
                 for key in [key for key in {**old.before, **old.seen} if key in tops]:
                     top, before = tops[key], old.before.get(key)
                     tops[key] = low = min(top, 0 if before is None else before.top)
-                    has = [*seen.get(key, ()), *known.early.get(key, ())]
-                    owed[key] = joined(
-                        [
-                            *owed.get(key, ()),
-                            *subtract([(low + 1, top)] if low < top else [], joined(has)),
-                        ]
-                    )
+                    early = joined(known.early.get(key, []))
+                    between = subtract([(low + 1, top)] if low < top else [], early)
+                    lacks = subtract(between, seen.get(key, []))
+                    owed[key] = joined([*owed.get(key, ()), *lacks])
+                    has = [*inherited.get(key, ()), *subtract(between, lacks)]
+                    inherited[key] = joined(has)
                 start = starts[known] = self._starts.adopt(tops) or known
-                start.at = known.at
+                start.at, start.inherited = known.at, inherited
             s.start = starts[known]
         if (recorder := session.recorder) is not None:
             recorder.record_starts()
@@ -213,26 +206,6 @@ class QueueMerge:
                 self._history.offer(session, key, number, message)
         node.session_registry.expire_later(session)
         return session
-
-    def _delivered_here(
-        self, session: Session, here: Vector, waiting: list[Item], now: float
-    ) -> set[Name]:
-        """Return the names of those of the `waiting` messages that the newer `session` was
-        delivered here. `here`: what it was offered; `now`: s."""
-        names = {name: item.message.topic for item in waiting if (name := item.message.name)}
-        if not names or not (starts := ordinary_starts(session)):
-            return set()
-        found = {(key, number) for _, key, number, _ in self._history.synced_to(session)}
-        ranges = {
-            key: intersect(pairs, delivered_numbers(starts, here, key))
-            for key, pairs in numbered(names).items()
-        }
-        for entry in self._history.logged(ranges, now - self._limits.log_age_s):
-            for number in range(entry.sequence, entry.sequence + entry.count):
-                topic = names.get(name := (entry.key, number))
-                if topic is not None and was_delivered(session, here, *name, topic, logged=True):
-                    found.add(name)
-        return found
 
     def _put(self, session: Session, items: deque[Item]) -> None:
         """Put messages into a queue, ahead of those that are there: they are older. But the older

@@ -35,7 +35,6 @@ from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session
 from mqttree.broker.core.wildcard_forms import WildcardForms
 from mqttree.broker.wire.strings import is_own
-from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
@@ -245,7 +244,7 @@ class SessionHistory:
         found = self.logged(early, self._node.now - self._limits.log_age_s) if early else ()
         for entry in found:
             for number, topic in enumerate(entry.topics(), entry.sequence):
-                if was_delivered(session, here, entry.key, number, topic, logged=True):
+                if was_delivered(session, here, entry.key, number, topic):
                     self.offers(session, entry.key, number)
 
     def delivered(self, session: Session) -> dict[bytes, Ranges]:
@@ -296,43 +295,20 @@ class SessionHistory:
         self._offered.pop(session, None)
 
 
-def was_delivered(
-    session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False
-) -> bool:
+def was_delivered(session: Session, here: Vector, key: bytes, number: int, topic: bytes) -> bool:
     """Whether the message with number `number` of the origin `key`, of this `topic`, was delivered
-    to a `session` at its broker. `here`: what was offered to sessions there; `logged`: the message
-    is known to have been there."""
+    to a `session` at its broker. `here`: what was offered to sessions there."""
     window = here.get(key)
     if window is None or window.missing(number):
         return False
-    return any(begun(s.start, key, number, logged=logged) for s in session.wanting(topic.decode()))
+    return any(begun(s.start, key, number) for s in session.wanting(topic.decode()))
 
 
-def begun(start: SubscriptionStart | None, key: bytes, number: int, *, logged: bool) -> bool:
+def begun(start: SubscriptionStart | None, key: bytes, number: int) -> bool:
     """Whether the message with number `number` of the origin `key` came after `start`, where a
-    subscription began. `logged`: the message is known to have been at the broker."""
-    if start is None or number > start.tops.get(key, 0):
+    subscription began, or before that was known."""
+    if start is None:
         return True
-    return logged and any(low <= number <= high for low, high in start.early.get(key, ()))
-
-
-def delivered_numbers(starts: list[SubscriptionStart | None], here: Vector, key: bytes) -> Ranges:
-    """Return the numbers of the origin `key` that may have been delivered to a session at its
-    broker. `starts`: where its subscriptions begin; `here`: what was offered to sessions there."""
-    window = here.get(key)
-    if window is None:
-        return []
-    low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
-    early = [pair for start in starts if start is not None for pair in start.early.get(key, ())]
-    return subtract(
-        merge([*([(low + 1, window.top)] if window.top > low else []), *early]), window.gaps
-    )
-
-
-def ordinary_starts(session: Session) -> list[SubscriptionStart | None]:
-    """Return where those subscriptions of a session begin that are not shared, each start once."""
-    return list(
-        dict.fromkeys(
-            s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)
-        )
-    )
+    after = number > start.tops.get(key, 0)
+    ranges = (start.inherited if after else start.early).get(key, ())
+    return after != any(low <= number <= high for low, high in ranges)

@@ -56,6 +56,27 @@ def test_a_session_that_was_taken_has_what_its_broker_published_while_it_was_alo
     assert not session.queue
 
 
+def test_what_two_older_sessions_with_other_filters_had_is_told_apart() -> None:
+    """The newer session subscribed behind number 10. Of those before it the first older one was
+    offered all, and wanted none; the second one waits with number 5."""
+    world = World()
+    session = session_of(world)
+    cluster, now = world.node.cluster, world.now
+    cluster.forwarder.accept(KEY, 1, 10, now)
+    if (feed := cluster.origins.vector[KEY].feed) is not None:
+        feed.done = 10
+    (subscription,) = session.subscriptions.values()
+    subscription.start = cluster.subscription_starts.adopt({KEY: 10})
+    first = SessionState(created=1, seen={KEY: OriginWindow(10, 0.0)})
+    merged = MergedHistory(first.seen)
+    assert not list(merged.adding([("b", 2, False, False, 0)], 10))
+    cluster.queue_merge.absorb(session, first, now, merged)
+    items = [Item(WAITING, 0, 2, False, b"", message(5))]
+    second = SessionState(created=2, items=items, seen={KEY: OriginWindow(10, 0.0)})
+    cluster.queue_merge.absorb(session, second, now, MergedHistory(second.seen))
+    assert [waiting.message.payload for waiting in session.queue] == [b"5"]
+
+
 def test_a_message_that_a_comparison_brought_is_known_by_its_name() -> None:
     """It is in the log, too; the older session has it and another one."""
     world = World()
