@@ -117,7 +117,7 @@ class Cluster(ClusterParts):
         self.tail_offers.tick(now)
         self.gone_brokers.tick(now)
         self.replay_log.forget_old(now)
-        self.delivered_ranges.forget_all_paid()
+        self.evaluated.forget_all_paid()
         self.forwarder.sweep(now)
 
     def set_capability(self, capability: float, now: float) -> None:

@@ -56,7 +56,7 @@ from mqttree.broker.cluster.placement.ports import PlacingBroker
 from mqttree.broker.cluster.retained_comparison import RetainedComparison
 from mqttree.broker.cluster.retained_sync import RetainedSync, RetainingBroker
 from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
-from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.merge import SessionMerge
 from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
@@ -174,7 +174,7 @@ class ClusterParts:
             strategy=self.strategy,
             acks=self.acks,
             gap_recovery=self.gap_recovery,
-            delivered_ranges=self.delivered_ranges,
+            evaluated=self.evaluated,
             history=self.session_history,
             comparison=self.retained_comparison,
             stopped=self.agenda.stopped,
@@ -344,12 +344,10 @@ class ClusterParts:
 
     def _build_sessions(self, node: FederatedBroker) -> None:
         """Build what keeps one session for a client id at all brokers together."""
-        self.delivered_ranges: DeliveredRanges = DeliveredRanges(
-            node, self.origins, self.sharing, self
-        )
+        self.evaluated: Evaluated = Evaluated(node, self.origins, self.sharing, self)
         self.recently_elsewhere: RecentlyElsewhere = RecentlyElsewhere(node, self.directory)
         self.session_history: SessionHistory = SessionHistory(
-            node, self.origins, self.replay_log, self.delivered_ranges
+            node, self.origins, self.replay_log, self.evaluated
         )
         self.tombstones: Tombstones = Tombstones(node, self.directory)
         self._build_handover(node)
@@ -358,7 +356,7 @@ class ClusterParts:
             origins=self.origins,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
-            delivered_ranges=self.delivered_ranges,
+            evaluated=self.evaluated,
             history=self.session_history,
             reporting=self,
         )
@@ -384,21 +382,15 @@ class ClusterParts:
             orphans=self.orphans,
             gap_recovery=self.gap_recovery,
         )
-        contents = SessionContents(
-            node,
-            database=self.database,
-            origins=self.origins,
-            log=self.replay_log,
-            gap_recovery=self.gap_recovery,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
+        self.session_contents: SessionContents = SessionContents(
+            self.database, self.origins, self.evaluated, self.session_history
         )
         self.handover: Handover = Handover(
             node,
             self.own.id,
             directory=self.directory,
             bus=self.bus,
-            contents=contents,
+            contents=self.session_contents,
             under_way=under_way,
             recently_elsewhere=self.recently_elsewhere,
         )
@@ -430,8 +422,9 @@ class ClusterParts:
             origins=self.origins,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
-            delivered_ranges=self.delivered_ranges,
+            evaluated=self.evaluated,
             history=self.session_history,
+            contents=self.session_contents,
             queues=self.queue_merge,
             tombstones=self.tombstones,
             posted=self.posted_sessions,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.link_acks import LinkAcks
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.retained_comparison import RetainedComparison
-    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.cluster.sessions.session_history import SessionHistory
     from mqttree.broker.cluster.strategy.routing_strategy import MessageHops
     from mqttree.broker.core.connection import Connection
@@ -74,14 +74,14 @@ class RetainedSync:
         strategy: MessageHops,
         acks: LinkAcks,
         gap_recovery: GapRecovery,
-        delivered_ranges: DeliveredRanges,
+        evaluated: Evaluated,
         history: SessionHistory,
         comparison: RetainedComparison,
         stopped: Callable[[float], float | None],
     ) -> None:
         """`node`: this broker; `clock`: makes the stamps of writes; `forwarder`: numbers and passes
         on messages; `strategy`: which links they take; `acks`: says whether the log has room;
-        `gap_recovery`: holds messages back until older ones have come; `delivered_ranges`: delivers
+        `gap_recovery`: holds messages back until older ones have come; `evaluated`: delivers
         to sessions that lack a message; `history`: notes what sessions got; `comparison`: with
         neighbours, brings what is missing here; `stopped`: returns when (s) this broker stopped if
         it has just gone on at a time (s)."""
@@ -94,7 +94,7 @@ class RetainedSync:
         self._strategy = strategy
         self._acks = acks
         self._gap_recovery = gap_recovery
-        self._delivered_ranges = delivered_ranges
+        self._evaluated = evaluated
         self._history = history
         self._comparison = comparison
         self._stopped = stopped
@@ -315,7 +315,7 @@ class RetainedSync:
         if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:
                 self._history.retained_synced(key, sequence, message)
-            self._delivered_ranges.restored(key, sequence, message)
+            self._evaluated.restored(key, sequence, message)
 
     def _oldest(self, now: float) -> float:
         """Return the time (ms since the epoch) up to which messages are in no log any more, and in

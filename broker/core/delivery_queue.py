@@ -97,13 +97,13 @@ class SessionRecorder(Protocol):
         """The subscriptions begin behind other sequence numbers (`subscription_start`)."""
 
     def record_delivered(self) -> None:
-        """More is known of what the session has had at other brokers (`delivered_ranges`)."""
+        """More is known of what the session has had at other brokers (`evaluated`)."""
 
     def record_absorbed(self) -> None:
         """An older session was merged into it."""
 
     def record_owed(self) -> None:
-        """The session alone is owed other messages than before (`delivered_ranges`)."""
+        """The session alone is owed other messages than before (`evaluated`)."""
 
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
         """A message is the last one of the queue. `source`: its publisher, which hears of it once

@@ -26,12 +26,11 @@ class SubscriptionStart:
     """Where subscriptions of one moment begin: messages with numbers up to `tops` are not for them.
     `open`: origins whose `tops` may be too low. `early`: numbers up to `tops` that were delivered
     before it was known that they are older. `passed`: numbers that had been here before the session
-    came from another broker, so that they were not delivered to it here. `inherited`: numbers above
-    `tops` that another session was offered in place of this one, as the two have been merged.
-    `began`: when they began, by our clock; `at`: since when the start is known here; `was_open`:
-    `open` as another broker sent it."""
+    came from another broker, so that they were not delivered to it here. `began`: when they began,
+    by our clock; `at`: since when the start is known here; `was_open`: `open` as another broker
+    sent it."""
 
-    __slots__ = ("at", "began", "early", "inherited", "open", "passed", "state", "tops", "was_open")
+    __slots__ = ("at", "began", "early", "open", "passed", "state", "tops", "was_open")
 
     def __init__(
         self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]
@@ -44,7 +43,6 @@ class SubscriptionStart:
         self.tops = tops
         self.early: dict[bytes, Ranges] = {}
         self.passed: Mapping[bytes, Ranges] = NONE_PASSED
-        self.inherited: Mapping[bytes, Ranges] = NONE_PASSED
         self.open = unsettled
         self.was_open: frozenset[bytes] = frozenset()
         self.state = state  # of this broker: what else begins now begins here

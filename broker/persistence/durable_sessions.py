@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mqttree.broker.base.sequence_set import Ranges
-    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
@@ -33,12 +33,12 @@ class DurableSessions:
         host: JournalBroker,
         frames: WriteAheadLog,
         entries: Entries,
-        delivered_ranges: DeliveredRanges,
+        evaluated: Evaluated,
     ) -> None:
         """`host`: the broker; `frames`: takes the records; `entries`: takes those of messages;
-        `delivered_ranges`: what sessions have had at other brokers."""
+        `evaluated`: what sessions have had at other brokers."""
         self._host = host
-        self._delivered_ranges = delivered_ranges
+        self._evaluated = evaluated
         self.frames = frames
         self.entries = entries
         self.recorders: dict[int, SessionRecorder] = {}
@@ -160,16 +160,16 @@ class DurableSessions:
 
     def delivered_elsewhere(self, session: Session) -> Vector:
         """Return which messages a session has had at other brokers."""
-        return vector_of(self._delivered_ranges.elsewhere(session))
+        return vector_of(self._evaluated.elsewhere(session))
 
     def owed(self, session: Session) -> dict[bytes, Ranges]:
         """Return which messages a session alone is owed."""
-        return self._delivered_ranges.owed(session)
+        return self._evaluated.owed(session)
 
     def record_owed(self, key: bytes) -> None:
         """Record what sessions alone are still owed of an origin, ahead of what is recorded of all
         sessions."""
-        for session in self._delivered_ranges.owed_of(key):
+        for session in self._evaluated.owed_of(key):
             if (recorder := session.recorder) is not None:
                 recorder.record_owed()
 

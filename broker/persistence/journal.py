@@ -80,7 +80,7 @@ class Journal:
         self.node = node
         self._cluster = cluster
         self._absent_members = absent_members
-        self._delivered_ranges = cluster.delivered_ranges
+        self._evaluated = cluster.evaluated
         self._log = cluster.replay_log
         self._origins = cluster.origins
         self.frames = WriteAheadLog(
@@ -96,7 +96,7 @@ class Journal:
         self.entries = Entries(node, self.frames, cluster.origins, cluster.forwarder.lone)
         self.receipts = self.entries.receipts
         self.published = self.entries.published
-        self.sessions = DurableSessions(node, self.frames, self.entries, self._delivered_ranges)
+        self.sessions = DurableSessions(node, self.frames, self.entries, self._evaluated)
         # Origins of which messages came since the last frame, and whether one of them is new.
         self._seen: dict[bytes, None] = {}
         self._met = False
@@ -327,7 +327,7 @@ class Journal:
         single sessions are owed counts as offered: their own records have it."""
         vector, own = self._origins.vector, self._origins.key
         seen = offered({key: vector[key] for key in keys if key in vector and key != own})
-        fetched = self._delivered_ranges.ranges_fetched_for_one_session
+        fetched = self._evaluated.ranges_fetched_for_one_session
         for key, window in seen.items():
             if window.gaps and (owed := fetched(key)):
                 window.gaps = subtract(window.gaps, owed)

@@ -70,7 +70,7 @@ class Recovery:
         self.absent_members = absent_members
         self.clock = cluster.clock
         self.gap_recovery = cluster.gap_recovery
-        self.delivered_ranges = cluster.delivered_ranges
+        self.evaluated = cluster.evaluated
         self.image = image
         self.now = now
         self.wall = self.clock.physical(now)
@@ -178,7 +178,7 @@ class Recovery:
                 if window.top:
                     window.history = subtract([(1, window.top)], window.gaps)
                 for session, ranges in owed.items():
-                    self.delivered_ranges.owe(session, key, ranges)
+                    self.evaluated.owe(session, key, ranges)
 
     def _expires(self, at: int) -> float | None:
         return None if not at else self.now + (at - self.wall) / 1000
@@ -248,7 +248,7 @@ class Recovery:
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
         finish(restoring(state, session, node.dispatcher, self.cluster.subscription_starts))
-        self.delivered_ranges.add(session, ranges_of(delivered))
+        self.evaluated.add(session, ranges_of(delivered))
         for key, ranges in owed.items():
             self.owed.setdefault(key, {})[session] = ranges
         session.stamp = head.stamp

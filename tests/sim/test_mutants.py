@@ -7,7 +7,6 @@ by what brokers say of it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,8 +16,7 @@ from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from mqttree.broker.cluster.delivery.replay_log import NEVER, ReplayLog
-from mqttree.broker.cluster.sessions import queue_merge
-from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
@@ -65,7 +63,7 @@ def releases(patch: Mutant, change: Callable[[list[Any]], list[Any]]) -> None:
         PacedRelease._step,
         {
             Dispatcher: ("publish", Dispatcher.publish),
-            DeliveredRanges: ("deliver", DeliveredRanges.deliver),
+            Evaluated: ("deliver", Evaluated.deliver),
         },
     )
 
@@ -102,7 +100,7 @@ def delivers_again(patch: Mutant) -> None:
     ) -> None:
         offer(self, session, key, number, message)
         if message.qos == 2:
-            self._offered.get(session, {}).get(key, set()).discard(number)
+            self._evaluated.names(session).discard((key, number))
             offer(self, session, key, number, message)
 
     patch.setattr(SessionHistory, "offer", wrong)
@@ -115,14 +113,7 @@ def forgets_what_was_left_behind(patch: Mutant) -> None:
 
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
-    patch.setattr(queue_merge, "was_delivered", lambda *_: False)
-    patch.setattr(SessionHistory, "delivered_elsewhere", lambda *_: False)
-    patch.setattr(
-        SessionHistory,
-        "_offered",
-        property(lambda self: defaultdict(dict), lambda *_: None),
-        raising=False,
-    )
+    patch.setattr(Evaluated, "had", lambda *_: False)
 
 
 def takes_the_oldest(patch: Mutant) -> None:

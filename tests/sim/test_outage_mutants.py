@@ -14,7 +14,7 @@ from mqttree.broker.cluster.delivery.forwarder import Forwarder
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
 from mqttree.broker.cluster.retained_comparison import RetainedComparison
 from mqttree.broker.cluster.retained_sync import RetainedSync
-from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session
@@ -60,19 +60,19 @@ def sees_nothing_at_a_start(patch: Mutant) -> None:
 
 
 def records_no_debts(patch: Mutant) -> None:
-    patch.setattr(DeliveredRanges, "owed", lambda self, session: {})
+    patch.setattr(Evaluated, "owed", lambda self, session: {})
 
 
 def owes_everybody(patch: Mutant) -> None:
     """What one session is owed is delivered to all."""
-    patch.setattr(DeliveredRanges, "owe", lambda self, session, key, ranges: None)
+    patch.setattr(Evaluated, "owe", lambda self, session, key, ranges: None)
 
 
 def forgets_debts(patch: Mutant) -> None:
     """After 120 s, as if no log had the messages any more."""
-    owe = DeliveredRanges.owe
+    owe = Evaluated.owe
 
-    def wrong(self: DeliveredRanges, session: Session, key: bytes, ranges: Ranges) -> None:
+    def wrong(self: Evaluated, session: Session, key: bytes, ranges: Ranges) -> None:
         owe(self, session, key, ranges)
         node = self._node
 
@@ -81,7 +81,7 @@ def forgets_debts(patch: Mutant) -> None:
 
         node.timers.schedule(node.now + 120.0, forget)
 
-    patch.setattr(DeliveredRanges, "owe", wrong)
+    patch.setattr(Evaluated, "owe", wrong)
 
 
 def leaves_debts_in_the_journal(patch: Mutant) -> None:
@@ -133,7 +133,7 @@ def brings_old_retained_messages(patch: Mutant) -> None:
 
 def takes_twins_for_others(patch: Mutant) -> None:
     """What a session had at other brokers is not known after a restart."""
-    patch.setattr(DeliveredRanges, "sessions", lambda self, key, sequence: set())
+    patch.setattr(DurableSessions, "delivered_elsewhere", lambda self, session: {})
 
 
 def counts_from_the_first_absence(patch: Mutant) -> None:

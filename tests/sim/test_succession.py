@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from mqttree.broker.persistence.adoption import Absentee, Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.fencing import Fencing
@@ -92,17 +91,11 @@ def adopts_nothing(patch: Mutant) -> None:
     patch.setattr(Adoption, "_begin", lambda self, now: None)
 
 
-def keeps_paid_debts(patch: Mutant) -> None:
-    """What a session was owed and has got, it is owed again as another one lacks the same."""
-    patch.setattr(DeliveredRanges, "forget_paid", lambda self, key: None)
-
-
 MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (is_not_fenced, "hangs", 2),
     (does_not_doubt, "hangs", 2),
     (claims_when_done, "hangs", 28),
     (adopts_nothing, "kills", 1000),
-    (keeps_paid_debts, "kills", 5),
 ]
 """Faults, each with a kind and a seed that show it."""
 

@@ -419,9 +419,7 @@ class Forwarder(Sender):
         were chosen, and (`ordinary`) to all other subscribers."""
         late = entry.sequence <= self._highest.get(entry.key, 0)
         if ordinary and late and (message.qos or message.retain):
-            self._above.delivered_ranges.deliver(
-                entry.key, entry.sequence, message, choice, link.conn
-            )
+            self._above.evaluated.deliver(entry.key, entry.sequence, message, choice, link.conn)
         elif choice is not None:
             self._above.sharing.received(message, choice, link.conn, ordinary=ordinary)
         elif ordinary:

@@ -311,13 +311,13 @@ class GapRecovery:
         waiting = intersect(feed.here(), [(feed.done + 1, feed.settled)])
         expected = subtract(
             merge([*feed.outstanding, *waiting]),
-            self._above.delivered_ranges.ranges_fetched_for_one_session(key),
+            self._above.evaluated.ranges_fetched_for_one_session(key),
         )  # to all local subscribers
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), expected)
         if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
-            self._above.delivered_ranges.forget_paid(key)
+            self._above.evaluated.forget_paid(key)
             feed.add_outstanding(old)
-            self._above.delivered_ranges.owe(session, key, old)
+            self._above.evaluated.owe(session, key, old)
         if missing:
             self.lose(feed)
 

@@ -199,7 +199,7 @@ class PacedRelease:
         if message.expired(now):
             return
         if sequence <= self._highest.get(feed.key, 0):
-            self._above.delivered_ranges.deliver(feed.key, sequence, message, choice, None)
+            self._above.evaluated.deliver(feed.key, sequence, message, choice, None)
         elif choice is not None:
             self._above.sharing.received(message, choice, None, ordinary=True)
         else:

@@ -90,7 +90,7 @@ class SharedGroups(Protocol):
         subscribers as well. `source`: as of `Dispatcher.publish`."""
 
 
-class DeliveredElsewhere(Protocol):
+class EvaluatedMessages(Protocol):
     """What sessions had at the broker from which they came."""
 
     def deliver(
@@ -306,7 +306,7 @@ class Above(Protocol):
         """Gives messages to members of shared subscriptions."""
 
     @property
-    def delivered_ranges(self) -> DeliveredElsewhere:
+    def evaluated(self) -> EvaluatedMessages:
         """What sessions have had at other brokers."""
 
     @property

@@ -480,7 +480,7 @@ class Handover:
             self._make_room(now)
         merged = asked.request == MERGE
         self._recently_elsewhere.on_handover(session, now)
-        state = self._contents.state(session, now, merged=merged)
+        state = self._contents.state(session, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
         had = {item.message.name for item in state.items}
         export = PendingHandover(asked, self._number, had, len(session.queue), now)

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.sessions.evaluated import MergedHistory
 from mqttree.broker.cluster.sessions.message_vectors import need_of
 from mqttree.broker.cluster.sessions.pending_merge import (
     MAX_RETRY_S,
@@ -44,7 +45,6 @@ from mqttree.broker.cluster.sessions.pending_merge import (
 )
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
 from mqttree.broker.cluster.sessions.session_head import decoding
-from mqttree.broker.cluster.sessions.session_history import MergedHistory
 from mqttree.broker.cluster.sessions.session_parts import Added
 from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
@@ -387,7 +387,7 @@ class SessionMerge:
             merge.why = error.message
             self._step(merge, Input.UNUSABLE, self._node.now)
             return
-        merged = MergedHistory(state.seen)
+        merged = MergedHistory(state)
         yield from merged.adding(state.subscriptions, self._limits.session_written)
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:

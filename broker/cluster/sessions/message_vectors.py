@@ -111,15 +111,17 @@ def whole(*seen: Vector) -> dict[bytes, int]:
     return {key: ranges[0][1] for key, ranges in found.items() if ranges[0][0] == 1}
 
 
-def published_after(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
-    """Return those of `numbers` that were published after some subscriptions (`before`). For older
-    ones the subscriptions say that themselves, until an older session is merged that lacks them."""
-    found = {}
-    for key, ranges in numbers.items():
-        window = before.get(key)
-        if rest := ranges if window is None else intersect(ranges, [(window.top + 1, LAST)]):
-            found[key] = rest
-    return found
+def behind_start(state: SessionState) -> dict[bytes, Ranges]:
+    """Return what was evaluated for a session of what was published since it subscribed."""
+    return {
+        key: behind
+        for key, ranges in ranges_of(state.seen).items()
+        if (behind := subtract(ranges, _up_to(state.before.get(key))))
+    }
+
+
+def _up_to(window: OriginWindow | None) -> Ranges:
+    return [(1, window.top)] if window is not None and window.top else []
 
 
 def union(*sets: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:
@@ -151,24 +153,14 @@ def vector_of(has: dict[bytes, Ranges]) -> Vector:
 
 
 def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
-    """Return what a session has been offered when an older one has been merged into it: of the time
-    before the newer one subscribed, what the older one had, and what is older than both."""
-    has, old = ranges_of(newer.seen), ranges_of(older.seen)
+    """Return what was evaluated for a session when an older one has been merged into it: of the
+    time before the newer one subscribed, what the older one had, and what is older than both."""
+    has = ranges_of(newer.seen)
     for key, window in newer.before.items():
         begun = older.before.get(key)
         low = min(window.top, 0 if begun is None else begun.top)
         has[key] = [
             *([(1, low)] if low else []),
-            *subtract(has.get(key, []), [(1, window.top)] if window.top else []),
+            *subtract(has.get(key, []), _up_to(window)),
         ]
-    return vector_of(union(has, old))
-
-
-def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:
-    """Return the numbers that a session has got (`given`) and that have not been `here`."""
-    found = {}
-    for key, ranges in given.items():
-        window = here.get(key)
-        if rest := ranges if window is None else intersect(ranges, window.lacks):
-            found[key] = rest
-    return found
+    return vector_of(union(has, behind_start(older)))

@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING
 from mqttree.broker.base.sequence_set import Ranges, intersect, subtract
 from mqttree.broker.base.sequence_set import merge as joined
 from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.evaluated import Evaluated, MergedHistory
 from mqttree.broker.cluster.sessions.message_vectors import (
-    lacking,
+    behind_start,
     offered,
-    only,
     ranges_of,
+    union,
 )
-from mqttree.broker.cluster.sessions.session_history import (
-    MergedHistory,
-    SessionHistory,
-    was_delivered,
-)
+from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     WAITING,
@@ -49,7 +46,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.ports import Reporting
-    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.core.start_point import SubscriptionStart
 
@@ -64,18 +60,18 @@ class QueueMerge:
         origins: Origins,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
-        delivered_ranges: DeliveredRanges,
+        evaluated: Evaluated,
         history: SessionHistory,
         reporting: Reporting,
     ) -> None:
         """`node`: this broker; `reporting`: logs; the modules that know what a session was offered:
-        `origins`, `gap_recovery`, `subscription_starts`, `delivered_ranges`, `history`."""
+        `origins`, `gap_recovery`, `subscription_starts`, `evaluated`, `history`."""
         self._node = node
         self._limits = node.limits
         self._origins = origins
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
-        self._delivered_ranges = delivered_ranges
+        self._evaluated = evaluated
         self._history = history
         self._reporting = reporting
 
@@ -90,7 +86,7 @@ class QueueMerge:
         """Add the queue of an older session `old` to the newer `session` of the same client.
         `merged`: what the older one has had, by its subscriptions; `there`: what the newer one
         was offered at another broker, if it has just come from there; `now`: s."""
-        node, history = self._node, self._history
+        node, history, evaluated = self._node, self._history, self._evaluated
         here = offered(self._origins.vector)
         waiting: list[Item] = []
         # Another gateway may have had these sent to the foreign broker, which keeps its session, or
@@ -103,39 +99,28 @@ class QueueMerge:
             else:
                 node.counters.merged_uncertain += item.place == IN_FLIGHT
         seen = here if there is None else there
-        synced = {(key, number) for _, key, number, _ in history.synced_to(session)}
-        # Two brokers have taken one session: both have its queue.
+        history.note(session)
+        # Two brokers have taken one session, and both have its queue. What an origin published that
+        # is not known here, as its broker was alone, is older than that.
         twin = old.created == session.created
-        offered_here = history.numbers_of(session)
         kept: deque[Item] = deque()
         for item in reversed(waiting):
-            topic, known = item.message.topic, item.message.name
+            known = item.message.name
+            had = twin
             if known is not None:
-                mine = (
-                    known in synced
-                    or known in offered_here
-                    or history.delivered_elsewhere(session, *known, topic)
+                had = (twin and known[0] not in here) or evaluated.had(
+                    session, seen, *known, item.message.topic
                 )
-                mine = mine or was_delivered(session, seen, *known, topic)
-                # This broker may have been killed since it took the session. What an origin
-                # published that is not known here, as its broker was alone, is older than that.
-                mine = mine or (
-                    twin
-                    and (known[0] not in here or session in self._delivered_ranges.sessions(*known))
-                )
-                if not mine and not history.delivered_to_merged(session, *known, topic):
-                    history.offers(session, *known)
-                    kept.appendleft(item)
-            elif not twin:
+            if not had:
                 kept.appendleft(item)
-        self._delivered_ranges.add(session, only(old.seen, here))
-        self._delivered_ranges.add(session, lacking(old.given, here))
-        self._history.inherit_given(session, old.given)
-        self._history.merged(session, merged)
+                if known is not None:
+                    evaluated.give(session, *known)
+        owed = self._set_back(session, old, seen, merged)
+        evaluated.inherit(session, old)
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
         self._put(session, kept)
-        self._inherit_starts(session, old, here, now)
+        self._offer_owed(session, owed, here, now)
         if kept:
             client = shorten(session.client_id)
             self._reporting.log(
@@ -143,37 +128,52 @@ class QueueMerge:
                 f"client {client}: {len(kept)} messages of its older session are added",
             )
 
-    def _inherit_starts(
-        self, session: Session, old: SessionState, here: Vector, now: float
-    ) -> None:
+    def _set_back(
+        self, session: Session, old: SessionState, seen: Vector, merged: MergedHistory
+    ) -> dict[bytes, Ranges]:
         """Have a session get from now on the messages that the older one would have got: those that
         were published after the older one subscribed, at brokers that could not be reached when it
-        was encoded. They arrive later, although they are older than the newer subscriptions."""
+        was encoded. They arrive later, although they are older than the newer subscriptions.
+        Returns which these are. `seen`: what was evaluated for the newer one."""
         starts: dict[SubscriptionStart, SubscriptionStart] = {}
+        inherited: dict[SubscriptionStart, dict[bytes, Ranges]] = {}
         owed: dict[bytes, Ranges] = {}
-        seen = ranges_of(old.seen)
+        has, mine = ranges_of(old.seen), self._evaluated.elsewhere(session)
+        theirs = {
+            key: subtract(subtract(ranges, ranges_of(seen).get(key, [])), mine.get(key, []))
+            for key, ranges in behind_start(old).items()
+        }
         for s in session.subscriptions.values():
             known = s.start
             if known is None or s.filter.startswith(SHARE_PREFIX):
                 continue
             if known not in starts:
-                tops, inherited = dict(known.tops), dict(known.inherited)
+                tops = dict(known.tops)
+                passed = union(self._evaluated.inherited(session, known), theirs)
                 # An origin of which it had nothing yet is in `before` alone.
                 for key in [key for key in {**old.before, **old.seen} if key in tops]:
                     top, before = tops[key], old.before.get(key)
                     tops[key] = low = min(top, 0 if before is None else before.top)
-                    early = joined(known.early.get(key, []))
-                    between = subtract([(low + 1, top)] if low < top else [], early)
-                    lacks = subtract(between, seen.get(key, []))
+                    between = subtract(
+                        [(low + 1, top)] if low < top else [], joined(known.early.get(key, []))
+                    )
+                    lacks = subtract(between, has.get(key, []))
                     owed[key] = joined([*owed.get(key, ()), *lacks])
-                    has = [*inherited.get(key, ()), *subtract(between, lacks)]
-                    inherited[key] = joined(has)
+                    passed[key] = joined([*passed.get(key, ()), *subtract(between, lacks)])
                 start = starts[known] = self._starts.adopt(tops) or known
-                start.at, start.inherited = known.at, inherited
+                start.at = known.at
+                inherited[start] = passed
             s.start = starts[known]
+        self._evaluated.merged(session, merged, inherited)
         if (recorder := session.recorder) is not None:
             recorder.record_starts()
-        # The older session's broker waited for them in vain, and no local subscriber wanted them.
+        return owed
+
+    def _offer_owed(
+        self, session: Session, owed: dict[bytes, Ranges], here: Vector, now: float
+    ) -> None:
+        """Give a session what neither it nor an older one has had (`owed`). The older session's
+        broker waited for it in vain, and no local subscriber wanted it."""
         for key, pairs in owed.items():
             if pairs:
                 self._gap_recovery.fetch(session, key, pairs)
@@ -198,11 +198,9 @@ class QueueMerge:
         session.permissions = permissions
         finish(restoring(old, session, node.dispatcher, self._starts))
         session.stamp = stamp
-        self._history.inherit(session, old)
-        self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
+        self._evaluated.inherit(session, old)
         for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age_s):
-            here = number > self._origins.vector[key].begin
-            if here and (key not in old.before or number > old.before[key].top):
+            if number > self._origins.vector[key].begin:
                 self._history.offer(session, key, number, message)
         node.session_registry.expire_later(session)
         return session

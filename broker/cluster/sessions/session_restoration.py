@@ -12,16 +12,13 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import intersect
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.message_batch import read_messages
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import Vector
+from mqttree.broker.cluster.sessions.evaluated import MergedHistory
 from mqttree.broker.cluster.sessions.message_vectors import (
-    lacking,
-    numbered,
     offered,
-    only,
-    published_after,
     ranges_of,
     seen_by_both,
     uncovered,
@@ -29,11 +26,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
 )
 from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeover
 from mqttree.broker.cluster.sessions.session_head import decoding
-from mqttree.broker.cluster.sessions.session_history import (
-    REPAIR_TIME,
-    MergedHistory,
-    SessionHistory,
-)
+from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME, SessionHistory
 from mqttree.broker.cluster.sessions.session_state import SessionState, restoring, subscriptions_of
 from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from mqttree.broker.core.message import size_of
@@ -44,10 +37,11 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
     from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+    from mqttree.broker.cluster.sessions.session_contents import SessionContents
 
 
 class SessionRestoration:
@@ -60,15 +54,16 @@ class SessionRestoration:
         origins: Origins,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
-        delivered_ranges: DeliveredRanges,
+        evaluated: Evaluated,
         history: SessionHistory,
+        contents: SessionContents,
         queues: QueueMerge,
         tombstones: Tombstones,
         posted: PostedSessions,
     ) -> None:
         """`node`: this broker; `queues`: adds the queue of an older session; `tombstones`:
         ends one; `posted`: posts one that is put back; the modules that know what a session was
-        offered: `origins`, `gap_recovery`, `subscription_starts`, `delivered_ranges`,
+        offered: `origins`, `gap_recovery`, `subscription_starts`, `evaluated`,
         `history`."""
         self._node = node
         self._dispatcher = node.dispatcher
@@ -76,8 +71,9 @@ class SessionRestoration:
         self._origins = origins
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
-        self._delivered_ranges = delivered_ranges
+        self._evaluated = evaluated
         self._history = history
+        self._contents = contents
         self._queues = queues
         self._tombstones = tombstones
         self._posted = posted
@@ -110,7 +106,7 @@ class SessionRestoration:
                     # There is nothing in the newer one: go on with this.
                     return Input.COMPLETE
                 old.unpack()
-                left = self._history.old_state(old)
+                left = self._contents.state(old, merged=True)
                 left.subscriptions += subscriptions_of(old)
                 pending.left = (old.stamp, old.permissions, left)
                 node.journal.keep_until_continued(old)
@@ -126,7 +122,7 @@ class SessionRestoration:
         at_once, merged = self._limits.session_read, None
         work: Iterator[int] = restoring(state, session, node.dispatcher, self._starts, at_once)
         if left is not None:
-            merged = MergedHistory(left.seen)
+            merged = MergedHistory(left)
             work = chain(merged.adding(left.subscriptions, self._limits.session_written), work)
         for steps in work:
             yield steps
@@ -135,15 +131,12 @@ class SessionRestoration:
             self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
         now = node.now
         pending.seen = state.seen
-        self._history.inherit(session, state)
+        self._evaluated.inherit(session, state)
         if left is not None and merged is not None:
             self._queues.absorb(session, left, now, merged, state.seen)
             pending.seen = seen_by_both(state, left)
         pending.waiting = len(session.queue)
-        here = offered(self._origins.vector)
-        note_passed(session, here)
-        self._delivered_ranges.add(session, published_after(only(pending.seen, here), state.before))
-        self._delivered_ranges.add(session, lacking(state.given, here))
+        note_passed(session, offered(self._origins.vector))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if ordinary:
             # Some messages go to the holder only, until all brokers know of its filters here.
@@ -170,7 +163,7 @@ class SessionRestoration:
         """Return whether origins have not sent yet what they were asked for, and whether any of
         these can be reached."""
         session = pending.session
-        owed = self._delivered_ranges.owed(session) if session is not None else {}
+        owed = self._evaluated.owed(session) if session is not None else {}
         return bool(owed), any(map(self._gap_recovery.can_ask, owed))
 
     def offer_rest(
@@ -191,21 +184,13 @@ class SessionRestoration:
             for batch, n, message in read_messages(batches, now)
             if not batch.passed and (n <= all_up_to.get(batch.key, 0) or not holds(batch.key, n))
         }
-        self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
+        for key in {key for key, _ in found}:
+            split_key(key)
         horizon = pending.began - REPAIR_TIME
         found |= {
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)
         }
-        # What an origin has sent late may be in the log, and wait for its turn.
-        self._delivered_ranges.add(
-            session,
-            {
-                key: both
-                for key, ranges in numbered(found).items()
-                if (both := intersect(ranges, self._delivered_ranges.outstanding(key)))
-            },
-        )
         # Messages that have arrived here have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
         late.reverse()

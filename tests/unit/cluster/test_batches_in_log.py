@@ -391,7 +391,7 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     start: Any = session.subscriptions["a"].start
     start.tops, start.early = {KEYS[0]: 9}, {KEYS[0]: [(2, 4)]}
     history.note(session)
-    assert history.given(session) == {KEYS[0]: [(3, 3)]}
+    assert node.cluster.evaluated.names(session) == {(KEYS[0], 3)}
     asked = Asked(FAR, TAKE, 0, "c", 0, b"", {})
     export = PendingHandover(asked, 0, {(KEYS[0], 1)}, 0, now)
     client.vanish()

@@ -160,7 +160,7 @@ def test_a_message_of_a_malformed_origin_is_refused() -> None:
     """What came with it would be sent to the next broker that takes the session."""
     holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
     assert isinstance(holder.client.take()[0], Connack)
-    assert not holder.world.node.cluster.delivered_ranges.highest
+    assert not holder.world.node.cluster.evaluated.highest
     assert holder.world.counters.session_takeovers_timed_out == 1
 
 

@@ -151,7 +151,7 @@ class Asking:
         )
         self.origins = Origins(Identity(b"o" * 8, 1, ("", 0)), 0.0, most_gaps=Limits().max_gaps)
         self.origins.vector[self.key] = self.window
-        self.delivered_ranges: Any = SimpleNamespace(deliver=lambda *_: None)
+        self.evaluated: Any = SimpleNamespace(deliver=lambda *_: None)
         unused: Any = None
         route = SimpleNamespace(deliveries=[], shared=[])
         fanout = SimpleNamespace(waiting=0, route=lambda topic: route)
@@ -168,7 +168,7 @@ class Asking:
         config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)
         strategy: Any = OverSpanningTree(node, self.directory, unused)
         flow_control: Any = SimpleNamespace(released=lambda slow: None)
-        above: Any = SimpleNamespace(delivered_ranges=self.delivered_ranges)
+        above: Any = SimpleNamespace(evaluated=self.evaluated)
         alarm: Any = SimpleNamespace(hurry=lambda now: None)
         self.gap_recovery = GapRecovery(
             node,
@@ -251,9 +251,9 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
     lacks of this is for it alone."""
     asking, alone = Asking(), []
     feed = asking.feed
-    asking.delivered_ranges.ranges_fetched_for_one_session = lambda key: merge(alone)
-    asking.delivered_ranges.owe = lambda session, key, ranges: alone.extend(ranges)
-    asking.delivered_ranges.forget_paid = lambda key: None
+    asking.evaluated.ranges_fetched_for_one_session = lambda key: merge(alone)
+    asking.evaluated.owe = lambda session, key, ranges: alone.extend(ranges)
+    asking.evaluated.forget_paid = lambda key: None
     feed.done, feed.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(

@@ -7,7 +7,7 @@ import pytest
 
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
-from mqttree.broker.cluster.sessions.session_history import MergedHistory
+from mqttree.broker.cluster.sessions.evaluated import MergedHistory
 from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Session, Subscription
@@ -36,12 +36,12 @@ def test_a_merge_knows_what_a_session_had_at_another_broker(before: int) -> None
         seen={KEY: OriginWindow(10, 0.0)}, before={KEY: OriginWindow(before, 0.0)} if before else {}
     )
     queues = world.node.cluster.queue_merge
-    world.node.cluster.session_history.inherit(session, came)
+    world.node.cluster.evaluated.inherit(session, came)
     old = SessionState(
         created=1,
         items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)],
     )
-    queues.absorb(session, old, world.now, MergedHistory(old.seen))
+    queues.absorb(session, old, world.now, MergedHistory(old))
     expected = [number for number in range(1, 15) if number <= before or number > 10]
     assert [int(waiting.message.payload) for waiting in session.queue] == expected
 
@@ -52,7 +52,7 @@ def test_a_session_that_was_taken_has_what_its_broker_published_while_it_was_alo
     session = session_of(world)
     session.created = 7
     old = SessionState(created=7, items=[Item(WAITING, 0, 2, False, b"", message(1))])
-    world.node.cluster.queue_merge.absorb(session, old, world.now, MergedHistory(old.seen))
+    world.node.cluster.queue_merge.absorb(session, old, world.now, MergedHistory(old))
     assert not session.queue
 
 
@@ -68,12 +68,12 @@ def test_what_two_older_sessions_with_other_filters_had_is_told_apart() -> None:
     (subscription,) = session.subscriptions.values()
     subscription.start = cluster.subscription_starts.adopt({KEY: 10})
     first = SessionState(created=1, seen={KEY: OriginWindow(10, 0.0)})
-    merged = MergedHistory(first.seen)
+    merged = MergedHistory(first)
     assert not list(merged.adding([("b", 2, False, False, 0)], 10))
     cluster.queue_merge.absorb(session, first, now, merged)
     items = [Item(WAITING, 0, 2, False, b"", message(5))]
     second = SessionState(created=2, items=items, seen={KEY: OriginWindow(10, 0.0)})
-    cluster.queue_merge.absorb(session, second, now, MergedHistory(second.seen))
+    cluster.queue_merge.absorb(session, second, now, MergedHistory(second))
     assert [waiting.message.payload for waiting in session.queue] == [b"5"]
 
 
@@ -88,5 +88,5 @@ def test_a_message_that_a_comparison_brought_is_known_by_its_name() -> None:
     history.retained_synced(KEY, 5, message(5))
     items = [Item(WAITING, 0, 1, False, b"", message(number)) for number in (5, 9)]
     old = SessionState(created=1, items=items, seen={KEY: OriginWindow(9, 0.0)})
-    node.cluster.queue_merge.absorb(session, old, now, MergedHistory(old.seen))
+    node.cluster.queue_merge.absorb(session, old, now, MergedHistory(old))
     assert [waiting.message.payload for waiting in session.queue] == [b"9"]

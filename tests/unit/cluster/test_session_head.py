@@ -19,11 +19,10 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import (
+    behind_start,
     need_of,
     offered,
     only,
-    published_after,
-    ranges_of,
     uncovered,
     whole,
 )
@@ -448,7 +447,7 @@ def test_numbers_behind_a_subscription_start_are_found(
     vector: Vector, begins: dict[bytes, int]
 ) -> None:
     before = {key: OriginWindow(top, NOW) for key, top in begins.items()}
-    assert listed(published_after(ranges_of(vector), before)) == {
+    assert listed(behind_start(SessionState(seen=vector, before=before))) == {
         (key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)
     }
 

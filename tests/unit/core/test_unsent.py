@@ -38,10 +38,8 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
         world.node.connection_lost(reader.conn, "reset", world.now)
     world.settle()
     assert bool(reader.transport.written) == (how == "written")
-    return world, [
-        item.place
-        for item in world.node.cluster.session_history.old_state(world.session("reader")).items
-    ]
+    state = world.node.cluster.session_contents.state(world.session("reader"), merged=True)
+    return world, [item.place for item in state.items]
 
 
 @pytest.mark.parametrize("version", [4, 5])

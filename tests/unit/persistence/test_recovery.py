@@ -587,13 +587,13 @@ def test_what_a_session_had_at_other_brokers_is_known_after_a_restart(whole: boo
     world = Durable()
     client = durable_client(world, "k")
     client.subscribe("a", qos=2)
-    world.node.cluster.delivered_ranges.add(client.owner.session, {key: [(19, 19), (24, 26)]})
+    world.node.cluster.evaluated.add(client.owner.session, {key: [(19, 19), (24, 26)]})
     world.settle()
     if whole:
         world.begin_snapshot()
         world.advance(1.0)
     world = world.again(0.5)
-    had = world.node.cluster.delivered_ranges.elsewhere(world.node.sessions["k"])
+    had = world.node.cluster.evaluated.elsewhere(world.node.sessions["k"])
     assert had == {key: [(19, 19), (24, 26)]}
 
 

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import Ranges, merge, subtract
+from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
-from mqttree.broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
 from mqttree.broker.core.route import NOTHING_BEYOND, Route
 from mqttree.broker.limits import DEFAULTS, Limits
 from tests.kit.core import needs_python
 
-KEY = b"k" * 16
+KEY = origin_key(b"k" * 8, 1)
 OTHER = b"o" * 16
 
 numbers = st.tuples(st.integers(1, 60), st.integers(0, 5)).map(
@@ -70,7 +71,7 @@ class Place:
         self.window = SimpleNamespace(feed=SimpleNamespace(outstanding=[(1, 70)]))
         origins: Any = SimpleNamespace(highest={}, vector={KEY: self.window})
         old: Any = SimpleNamespace(expects_old_messages=lambda: self.behind)
-        self.repeats = DeliveredRanges(self.node, origins, sharing, old)
+        self.repeats = Evaluated(self.node, origins, sharing, old)
 
     def publish(self, route: Route, message: Message, groups: tuple[()], source: object) -> None:
         self.got += [(delivery.session, message.payload) for delivery in route.deliveries]  # type: ignore[misc]
@@ -115,15 +116,11 @@ def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
     place.repeats.owe(two, KEY, [(5, 6)])  # type: ignore[arg-type]
     assert place.repeats.ranges_fetched_for_one_session(KEY) == [(3, 6)]
-    assert [place.repeats.of(session) for session in (one, two, other)] == [  # type: ignore[arg-type]
-        {KEY: [(6, 6)]},
-        {KEY: [(3, 4)]},
-        {KEY: [(3, 6)]},
-    ]
-    seen = {KEY: OriginWindow(10, 0.0)}
-    seen[KEY].gaps = [(3, 6)]
-    place.repeats.complete(seen, other)  # type: ignore[arg-type]
-    assert (seen[KEY].top, seen[KEY].gaps) == (10, [])
+    for session, lacked in ((one, [(3, 5)]), (two, [(5, 6)]), (other, [])):
+        seen = {KEY: OriginWindow(10, 0.0)}
+        seen[KEY].gaps = [(3, 6)]
+        place.repeats.complete(seen, session)  # type: ignore[arg-type]
+        assert (seen[KEY].top, seen[KEY].gaps) == (10, lacked)
 
 
 def test_a_debt_that_is_paid_is_none_again_when_another_session_lacks_the_same() -> None:
@@ -170,21 +167,32 @@ def test_a_session_that_moves_on_takes_its_ranges_along(
     assert untouched[KEY].top == 3
 
 
-def test_ranges_are_forgotten_with_the_log_and_bounded() -> None:
-    """What is in no log any more is forgotten; a table that is full says so and remembers no
-    more."""
-    place = Place(limits=Limits(max_repeats=2))
-    for _ in range(3):
-        place.repeats.add(Session(), {KEY: [(1, 5)]})  # type: ignore[arg-type]
-    assert place.node.counters.session_takeovers_uncertain == 1
-    assert len(place.repeats.sessions(KEY, 5)) == 2
-    later, place.later = place.later, []
+def test_names_become_ranges_as_long_as_old_messages_may_come() -> None:
+    """What is in no log any more is forgotten, counted from the last change."""
+    session: Any = Session()
+    place = Place(session)
+    place.repeats.add(session, {KEY: [(1, 5)]})
+    place.node.now = 2.0
+    place.repeats.give(session, KEY, 7)
+
+    def known() -> set[int]:
+        return {
+            number
+            for number in range(9)
+            if number in members(place.repeats.elsewhere(session).get(KEY, []))
+        }
+
+    def later() -> None:
+        [(place.node.now, call)], place.later = place.later, []
+        call(place.node.now)
+
+    later()
+    assert place.later[0][0] == 2.0 + DEFAULTS.log_age_s
     place.behind = True  # what is in the tail of a log may still come
-    for at, call in later:
-        assert at >= 1.0 + DEFAULTS.log_age_s
-        call(at)
-    assert len(place.repeats.sessions(KEY, 5)) == 2
+    later()
+    assert known() == {1, 2, 3, 4, 5, 7}
+    assert not place.repeats.names(session)
     place.behind = False
-    for at, call in place.later:
-        call(at)
-    assert not place.repeats.sessions(KEY, 5)
+    later()
+    assert not known()
+    assert not place.later
