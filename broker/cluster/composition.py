@@ -65,7 +65,6 @@ from mqttree.broker.cluster.sessions.ports import SessionBroker
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
-from mqttree.broker.cluster.sessions.session_contents import SessionContents
 from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
 from mqttree.broker.cluster.sessions.takeover import Takeover
@@ -347,7 +346,11 @@ class ClusterParts:
         self.evaluated: Evaluated = Evaluated(node, self.origins, self.sharing, self)
         self.recently_elsewhere: RecentlyElsewhere = RecentlyElsewhere(node, self.directory)
         self.session_history: SessionHistory = SessionHistory(
-            node, self.origins, self.replay_log, self.evaluated
+            node,
+            database=self.database,
+            origins=self.origins,
+            log=self.replay_log,
+            evaluated=self.evaluated,
         )
         self.tombstones: Tombstones = Tombstones(node, self.directory)
         self._build_handover(node)
@@ -382,15 +385,12 @@ class ClusterParts:
             orphans=self.orphans,
             gap_recovery=self.gap_recovery,
         )
-        self.session_contents: SessionContents = SessionContents(
-            self.database, self.origins, self.evaluated, self.session_history
-        )
         self.handover: Handover = Handover(
             node,
             self.own.id,
             directory=self.directory,
             bus=self.bus,
-            contents=self.session_contents,
+            history=self.session_history,
             under_way=under_way,
             recently_elsewhere=self.recently_elsewhere,
         )
@@ -424,7 +424,6 @@ class ClusterParts:
             subscription_starts=self.subscription_starts,
             evaluated=self.evaluated,
             history=self.session_history,
-            contents=self.session_contents,
             queues=self.queue_merge,
             tombstones=self.tombstones,
             posted=self.posted_sessions,

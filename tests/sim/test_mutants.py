@@ -95,13 +95,13 @@ def delivers_again(patch: Mutant) -> None:
     """What a session gets from a log when it has moved, it gets twice."""
     offer = SessionHistory.offer
 
-    def wrong(
-        self: SessionHistory, session: Session, key: bytes, number: int, message: Any
-    ) -> None:
-        offer(self, session, key, number, message)
-        if message.qos == 2:
-            self._evaluated.names(session).discard((key, number))
-            offer(self, session, key, number, message)
+    def wrong(self: SessionHistory, session: Session, found: Any) -> None:
+        again = list(found)
+        offer(self, session, again)
+        self._evaluated.names(session).difference_update(
+            name for name, message in again if message.qos == 2
+        )
+        offer(self, session, again)
 
     patch.setattr(SessionHistory, "offer", wrong)
 

@@ -205,12 +205,20 @@ class Evaluated:
 
     # ---------------------------------------------------------------- what a session has had
 
+    def was_given(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+        """Whether a `session` got the message with number `number` of the origin `key`, of this
+        `topic`, as `give` says, or one that was merged into it had it."""
+        record = self._records.get(session, UNKNOWN)
+        return (key, number) in record.names or any(
+            old.had(key, number, topic) for old in record.merged
+        )
+
     def had(self, session: Session, seen: Vector, key: bytes, number: int, topic: bytes) -> bool:
         """Whether a `session` has had the message with number `number` of the origin `key`, of this
         `topic`. `seen`: what was evaluated for it, besides what is recorded."""
-        record, window = self._records.get(session, UNKNOWN), seen.get(key)
-        if (key, number) in record.names or any(o.had(key, number, topic) for o in record.merged):
+        if self.was_given(session, key, number, topic):
             return True
+        record, window = self._records.get(session, UNKNOWN), seen.get(key)
         elsewhere = record.has(key, number)
         if not elsewhere and (window is None or window.missing(number)):
             return False
@@ -224,19 +232,26 @@ class Evaluated:
                 return True
         return False
 
-    def complete(self, seen: Vector, session: Session) -> None:
-        """Add to `seen`, what was evaluated for a session here, the numbers in its record, those
-        that other sessions alone are owed, and those that were published before it subscribed."""
-        found = self.elsewhere(session)
-        for key, known in self._owed.items():
-            if others := subtract(self.ranges_fetched_for_one_session(key), known.get(session, [])):
-                found[key] = merge([*found.get(key, ()), *others])
+    def position(self, session: Session) -> dict[bytes, Ranges]:
+        """Return what is not for a session that arrives: the numbers in its record, and those that
+        were published before it subscribed."""
         every = starts_of(session)
         starts = [start for start in every if start is not None]
+        older: dict[bytes, Ranges] = {}
         if starts and len(starts) == len(every):
             for key in starts[0].tops:
                 if top := min(start.tops.get(key, 0) for start in starts):
-                    found[key] = merge([*found.get(key, ()), (1, top)])
+                    older[key] = [(1, top)]
+        return union(self.elsewhere(session), older)
+
+    def complete(self, seen: Vector, session: Session) -> None:
+        """Add to `seen`, what was evaluated for a session here, its position, and what other
+        sessions alone are owed."""
+        others = {
+            key: subtract(self.ranges_fetched_for_one_session(key), known.get(session, []))
+            for key, known in self._owed.items()
+        }
+        found = union(self.position(session), others)
         known_here = ranges_of({key: seen[key] for key in found if key in seen})
         seen.update(vector_of(union(known_here, found)))
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
     from mqttree.broker.cluster.sessions.ports import SessionBroker, Succession
     from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
-    from mqttree.broker.cluster.sessions.session_contents import SessionContents
+    from mqttree.broker.cluster.sessions.session_history import SessionHistory
 
 TAKEOVER_SILENCE_S = 1.0
 """s without a sign of the broker that has a client's session, until the client gets a new
@@ -94,12 +94,12 @@ class Handover:
         *,
         directory: LinkStateDirectory,
         bus: UnicastBus,
-        contents: SessionContents,
+        history: SessionHistory,
         under_way: MessagesUnderWay,
         recently_elsewhere: RecentlyElsewhere,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions;
-        `bus`: carries messages to them; `contents`: what a taker has to know of a session;
+        `bus`: carries messages to them; `history`: what a taker has to know of a session;
         `under_way`: what is still to come to it; `recently_elsewhere`: notes sessions that
         leave."""
         self._node = node
@@ -110,7 +110,7 @@ class Handover:
         self._own = own_id
         self._directory = directory
         self._bus = bus
-        self._contents = contents
+        self._history = history
         self._under_way = under_way
         self._recently_elsewhere = recently_elsewhere
         self._exports: dict[str, PendingHandover] = {}
@@ -450,7 +450,7 @@ class Handover:
 
     def _send_rest(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
-        export.rest = self._contents.rest(self._node.sessions[asked.client_id], export, now)
+        export.rest = self._history.rest(self._node.sessions[asked.client_id], export, now)
         self.size += len(export.rest)
         self._send(asked._replace(position=0), now)
 
@@ -480,7 +480,7 @@ class Handover:
             self._make_room(now)
         merged = asked.request == MERGE
         self._recently_elsewhere.on_handover(session, now)
-        state = self._contents.state(session, merged=merged)
+        state = self._history.state(session, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
         had = {item.message.name for item in state.items}
         export = PendingHandover(asked, self._number, had, len(session.queue), now)

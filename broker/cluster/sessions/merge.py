@@ -398,7 +398,7 @@ class SessionMerge:
             if state.owner == session.owner:
                 stamp = posted_stamp(self._database, merge.holder, client_id)
                 session.absorb(Absorbed(merge.holder, stamp, merge.stamp), *state.absorbed)
-                self._queues.absorb(session, state, now, merged)
+                self._queues.absorb(session, state, merged)
             self._step(merge, Input.DECODED, now)
 
     def _tell_done(self, merge: Merge, now: float) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
-from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
+from mqttree.broker.base.sequence_set import LAST, Ranges, merge, roughly, subtract
+from mqttree.broker.cluster.delivery.local_window import LocalVector
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 
@@ -37,32 +37,23 @@ def offered(vector: LocalVector) -> Vector:
     return found
 
 
-def only(mine: Vector, theirs: Vector) -> dict[bytes, Ranges]:
-    """Return the numbers that are in `mine` and not in `theirs`: origin -> ascending inclusive
-    pairs."""
-    return _only(((key, window, window.top) for key, window in mine.items()), theirs)
+def been_here(vector: LocalVector) -> dict[bytes, Ranges]:
+    """Return the numbers that have been at this broker. Those that are held back from local
+    subscribers until earlier ones arrive do not count."""
+    tops = {
+        key: window.top if window.feed is None else window.feed.done
+        for key, window in vector.items()
+    }
+    return {key: subtract([(1, top)], vector[key].gaps) for key, top in tops.items() if top}
 
 
-def only_here(vector: LocalVector, theirs: Vector) -> dict[bytes, Ranges]:
-    """Return the numbers of `vector`, which have been at this broker, that are not in `theirs`:
-    origin -> ascending inclusive pairs. Those that are held back from local subscribers until
-    earlier ones arrive do not count."""
-    return _only(((key, window, _top(window)) for key, window in vector.items()), theirs)
-
-
-def _top(window: LocalWindow) -> int:
-    return window.top if window.feed is None else window.feed.done
-
-
-def _only(mine: Iterable[tuple[bytes, OriginWindow, int]], theirs: Vector) -> dict[bytes, Ranges]:
+def without(some: Mapping[bytes, Ranges], *others: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:
+    """Return the numbers that are in `some` and in none of `others`, by origin."""
     found = {}
-    for key, window, top in mine:
-        other = theirs.get(key)
-        if other is not None and other.top >= top and not other.gaps:
-            continue
-        lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
-        has = subtract([(1, top)], window.gaps) if top else []
-        if ranges := intersect(has, lacks):
+    for key, ranges in some.items():
+        for other in others:
+            ranges = subtract(ranges, other.get(key, []))
+        if ranges:
             found[key] = ranges
     return found
 
@@ -76,18 +67,6 @@ def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
             if top < LAST and top > need.setdefault(key, OriginWindow(0, 0.0)).top:
                 need[key].top = top
     return need
-
-
-def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
-    """Return the numbers of `need` that are in none of `seen`, the vectors of what a session was
-    offered. Origins that the first of these does not know are left out."""
-    found = {}
-    ranges = [ranges_of(vector) for vector in seen]
-    for key, needed in ranges_of(need).items():
-        has = merge([pair for known in ranges for pair in known.get(key, ())])
-        if key in seen[0] and (lacks := subtract(needed, has)):
-            found[key] = lacks
-    return found
 
 
 def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
@@ -105,23 +84,14 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
     return {key: merge(pairs) for key, pairs in numbers.items()}
 
 
-def whole(*seen: Vector) -> dict[bytes, int]:
-    """Return for each origin the number up to which the vectors `seen` together have all."""
-    found = union(*map(ranges_of, seen))
-    return {key: ranges[0][1] for key, ranges in found.items() if ranges[0][0] == 1}
+def whole(*sets: Mapping[bytes, Ranges]) -> dict[bytes, int]:
+    """Return for each origin the number up to which `sets` together have all."""
+    return {key: ranges[0][1] for key, ranges in union(*sets).items() if ranges[0][0] == 1}
 
 
 def behind_start(state: SessionState) -> dict[bytes, Ranges]:
     """Return what was evaluated for a session of what was published since it subscribed."""
-    return {
-        key: behind
-        for key, ranges in ranges_of(state.seen).items()
-        if (behind := subtract(ranges, _up_to(state.before.get(key))))
-    }
-
-
-def _up_to(window: OriginWindow | None) -> Ranges:
-    return [(1, window.top)] if window is not None and window.top else []
+    return without(ranges_of(state.seen), ranges_of(state.before))
 
 
 def union(*sets: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:
@@ -150,17 +120,3 @@ def vector_of(has: dict[bytes, Ranges]) -> Vector:
         window = vector[key] = OriginWindow(ranges[-1][1], 0.0)
         window.gaps = roughly(subtract([(1, window.top)], ranges))
     return vector
-
-
-def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
-    """Return what was evaluated for a session when an older one has been merged into it: of the
-    time before the newer one subscribed, what the older one had, and what is older than both."""
-    has = ranges_of(newer.seen)
-    for key, window in newer.before.items():
-        begun = older.before.get(key)
-        low = min(window.top, 0 if begun is None else begun.top)
-        has[key] = [
-            *([(1, low)] if low else []),
-            *subtract(has.get(key, []), _up_to(window)),
-        ]
-    return vector_of(union(has, behind_start(older)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.sessions.message_vectors import offered, only
+from mqttree.broker.cluster.sessions.message_vectors import offered, ranges_of, without
 from mqttree.broker.cluster.sessions.takeover_messages import MERGE
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class MessagesUnderWay:
             for key, window in need.items()
             if key in vector and self._comes(key, waited, merge)
         }
-        return bool(only(known, offered(vector)))
+        return bool(without(ranges_of(known), ranges_of(offered(vector))))
 
     def _reachable(self, key: bytes) -> bool:
         """Whether an origin can be reached."""

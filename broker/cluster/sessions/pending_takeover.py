@@ -159,7 +159,6 @@ class PendingTakeover:
         "patience",
         "published",
         "rest",
-        "seen",
         "session",
         "since",
         "stamp",
@@ -205,8 +204,7 @@ class PendingTakeover:
         self.session: Session | None = None
         # An older one here that was added to it.
         self.left: tuple[int, Permissions | None, SessionState] | None = None
-        self.seen: Vector = {}  # what the holder has offered it,
-        self.waiting = 0  # and how many messages of that were in its queue
+        self.waiting = 0  # messages of its holder's that were in its queue
         self.start: SubscriptionStart | None = None  # messages behind it come here,
         # and messages behind these numbers, which their brokers had published when they heard of
         # the session's subscriptions.

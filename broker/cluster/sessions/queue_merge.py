@@ -22,6 +22,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     offered,
     ranges_of,
     union,
+    without,
 )
 from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.session_state import (
@@ -29,19 +30,16 @@ from mqttree.broker.cluster.sessions.session_state import (
     WAITING,
     Item,
     SessionState,
-    restoring,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session
 from mqttree.broker.leg.session_pair import SESSION
-from mqttree.broker.wire.steps import finish
 from mqttree.broker.wire.strings import shorten
 from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -79,13 +77,12 @@ class QueueMerge:
         self,
         session: Session,
         old: SessionState,
-        now: float,
         merged: MergedHistory,
         there: Vector | None = None,
     ) -> None:
         """Add the queue of an older session `old` to the newer `session` of the same client.
         `merged`: what the older one has had, by its subscriptions; `there`: what the newer one
-        was offered at another broker, if it has just come from there; `now`: s."""
+        was offered at another broker, if it has just come from there."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = offered(self._origins.vector)
         waiting: list[Item] = []
@@ -120,7 +117,7 @@ class QueueMerge:
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
         self._put(session, kept)
-        self._offer_owed(session, owed, here, now)
+        self._offer_owed(session, owed, here)
         if kept:
             client = shorten(session.client_id)
             self._reporting.log(
@@ -139,10 +136,7 @@ class QueueMerge:
         inherited: dict[SubscriptionStart, dict[bytes, Ranges]] = {}
         owed: dict[bytes, Ranges] = {}
         has, mine = ranges_of(old.seen), self._evaluated.elsewhere(session)
-        theirs = {
-            key: subtract(subtract(ranges, ranges_of(seen).get(key, [])), mine.get(key, []))
-            for key, ranges in behind_start(old).items()
-        }
+        theirs = without(behind_start(old), ranges_of(seen), mine)
         for s in session.subscriptions.values():
             known = s.start
             if known is None or s.filter.startswith(SHARE_PREFIX):
@@ -169,41 +163,15 @@ class QueueMerge:
             recorder.record_starts()
         return owed
 
-    def _offer_owed(
-        self, session: Session, owed: dict[bytes, Ranges], here: Vector, now: float
-    ) -> None:
+    def _offer_owed(self, session: Session, owed: dict[bytes, Ranges], here: Vector) -> None:
         """Give a session what neither it nor an older one has had (`owed`). The older session's
         broker waited for it in vain, and no local subscriber wanted it."""
         for key, pairs in owed.items():
             if pairs:
                 self._gap_recovery.fetch(session, key, pairs)
-        ranges = {
-            key: found
-            for key, pairs in owed.items()
-            if (found := intersect(pairs, ranges_of(here).get(key, [])))
-        }
-        if ranges:
-            for entry in self._history.logged(ranges, now - self._limits.log_age_s):
-                for number, message in entry.messages():
-                    self._history.offer(session, entry.key, number, message)
-
-    def put_back(
-        self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
-    ) -> Session:
-        """Restore an older session that was added to a newer one, as the takeover of the newer one
-        has failed. It gets the messages that have arrived for it since, which no other session of
-        the client has. `client_id`, `stamp`, `permissions`: of the session; `old`: what it was."""
-        node = self._node
-        session = node.sessions[client_id] = node.session_registry.new(client_id)
-        session.permissions = permissions
-        finish(restoring(old, session, node.dispatcher, self._starts))
-        session.stamp = stamp
-        self._evaluated.inherit(session, old)
-        for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age_s):
-            if number > self._origins.vector[key].begin:
-                self._history.offer(session, key, number, message)
-        node.session_registry.expire_later(session)
-        return session
+        has = ranges_of(here)
+        owed = {key: intersect(pairs, has.get(key, [])) for key, pairs in owed.items()}
+        self._history.offer(session, self._history.logged(owed))
 
     def _put(self, session: Session, items: deque[Item]) -> None:
         """Put messages into a queue, ahead of those that are there: they are older. But the older

@@ -1,25 +1,46 @@
-"""What sessions get besides what comes over links: messages of the log, and retained ones that a
-comparison brought (docs/decisions/0016)."""
+"""What the sessions here get besides what comes over links, messages of the log, and what others
+that take them have to know of them (docs/decisions/0016). `session_head` has the state of a session
+as bytes, `handover` sends it, and later the rest: the messages that came to it since."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.subscription_start import older, starts_of
-from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.sessions.message_vectors import offered, only_here, union
-from mqttree.broker.core.message import Message
+from mqttree.broker.cluster.link.message_batch import age_batch
+from mqttree.broker.cluster.sessions.message_vectors import (
+    been_here,
+    numbered,
+    offered,
+    union,
+    without,
+)
+from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.cluster.sessions.session_records import single
+from mqttree.broker.cluster.sessions.session_state import (
+    IN_FLIGHT,
+    WAITING,
+    SessionState,
+    state_of,
+)
+from mqttree.broker.cluster.sessions.takeover_messages import encode_rest
+from mqttree.broker.core.message import Message, Name
 from mqttree.broker.core.route import Delivery
-from mqttree.broker.core.session import Session
+from mqttree.broker.core.session import Session, SharedOutgoing
 from mqttree.broker.wire.strings import is_own
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.delivery.replay_log import LogEntry, Numbers, ReplayLog
+    from mqttree.broker.cluster.delivery.replay_log import Numbers, ReplayLog
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.evaluated import Evaluated
+    from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
+    from mqttree.routing.link_state import LinkStateDatabase
+
+Found = Iterator[tuple[Name, Message]]
+"""Messages of the log, with their names."""
 
 MAX_SYNCED_RETAINED = 10_000
 """retained messages of the last `log_age_s` that came by a comparison and were delivered, some
@@ -37,51 +58,66 @@ come from the log."""
 
 
 class SessionHistory:
-    """Gives sessions messages of the log."""
+    """Gives sessions what they lack from the log, and says what they have had."""
 
     def __init__(
-        self, node: MemberBroker, origins: Origins, log: ReplayLog, evaluated: Evaluated
+        self,
+        node: MemberBroker,
+        *,
+        database: LinkStateDatabase,
+        origins: Origins,
+        log: ReplayLog,
+        evaluated: Evaluated,
     ) -> None:
-        """`node`: this broker; `origins`: which numbers have been here; `log`: the messages of the
-        last minutes; `evaluated`: what sessions have had."""
+        """`node`: this broker; `database`: which brokers have older sessions; `origins`: which
+        numbers have been here; `log`: the messages of the last minutes; `evaluated`: the records of
+        sessions."""
         self._node = node
         self._limits = node.limits
+        self._database = database
         self._origins = origins
         self._log = log
         self._evaluated = evaluated
         self._synced: deque[SyncedMessage] = deque(maxlen=MAX_SYNCED_RETAINED)
 
-    def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
-        """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
-        origin, sequence number, message."""
-        if lacks := only_here(self._origins.vector, seen):
-            for entry in self.logged(lacks, horizon):
+    # ---------------------------------------------------------------- from the log
+
+    def lacked(self, session: Session, horizon: float = 0.0) -> Found:
+        """Find the messages in the log that were not evaluated for a session that has come from
+        elsewhere, and arrived after `horizon` (s; 0: the log's)."""
+        numbers = without(been_here(self._origins.vector), self._evaluated.position(session))
+        return self.logged(numbers, horizon)
+
+    def logged(self, numbers: Numbers, horizon: float = 0.0) -> Found:
+        """Find the messages `numbers` in the log that arrived after `horizon` (s; 0: the log's),
+        but for those that a group was given again: these are for that group alone, and had another
+        number before."""
+        horizon = horizon or self._node.now - self._limits.log_age_s
+        for entry in self._log.those(numbers, horizon) if numbers else ():
+            if not entry.passed:
                 for number, message in entry.messages():
-                    yield entry.key, number, message
+                    yield (entry.key, number), message
 
-    def logged(self, numbers: Numbers, horizon: float) -> list[LogEntry]:
-        """Find the messages `numbers` in the log that arrived after `horizon` (s), but for those
-        that a group was given again: these are for that group alone, and had another number
-        before."""
-        return [entry for entry in self._log.those(numbers, horizon) if not entry.passed]
+    def offer(self, session: Session, found: Iterable[tuple[Name, Message]]) -> None:
+        """Deliver messages (`found`) from a log to a `session`, by those of its subscriptions that
+        match, and if it has not got them. One that matches no subscription is not noted: an older
+        session that is merged later may have had it."""
+        evaluated = self._evaluated
+        for name, message in found:
+            topic = message.topic.decode()
+            permitted = not is_own(topic) and session.may_receive(topic)
+            wanted = list(session.wanting(topic)) if permitted else []
+            if (
+                wanted
+                and not older(session, *name)
+                and not evaluated.was_given(session, *name, message.topic)
+            ):
+                evaluated.give(session, *name)
+                delivery = Delivery(session, wanted)
+                retain = message.retain and delivery.retain_as_published
+                session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
 
-    def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
-        """Deliver a `message` from a log to a `session` that has a matching subscription and has
-        not had it. `key`, `number`: its origin and number. One that matches no subscription is not
-        noted: an older session that is merged later may have had it."""
-        topic = message.topic.decode()
-        permitted = not is_own(topic) and session.may_receive(topic)
-        wanted = list(session.wanting(topic)) if permitted else []
-        had = self._evaluated.had
-        if (
-            wanted
-            and not older(session, key, number)
-            and not had(session, {}, key, number, message.topic)
-        ):
-            self._evaluated.give(session, key, number)
-            delivery = Delivery(session, wanted)
-            retain = message.retain and delivery.retain_as_published
-            session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
+    # ---------------------------------------------------------------- what sessions have had
 
     def retained_synced(self, key: bytes, number: int, message: Message) -> None:
         """Note a retained `message` that retained synchronisation brings to local subscribers,
@@ -101,7 +137,37 @@ class SessionHistory:
                 evaluated.give(session, key, number)
         early = union(*(start.early for start in starts_of(session) if start is not None))
         here = offered(self._origins.vector) if early else {}
-        for entry in self.logged(early, since) if early else ():
-            for number, topic in enumerate(entry.topics(), entry.sequence):
-                if evaluated.had(session, here, entry.key, number, topic):
-                    evaluated.give(session, entry.key, number)
+        for name, message in self.logged(early):
+            if evaluated.had(session, here, *name, message.topic):
+                evaluated.give(session, *name)
+
+    def state(self, session: Session, *, merged: bool) -> SessionState:
+        """Return what a taker has to know of a `session`. `merged`: it adds it to a newer one."""
+        seen = offered(self._origins.vector)
+        self._evaluated.complete(seen, session)
+        state = state_of(session, seen)
+        if merged or self._left_behind(session.client_id, session.stamp):
+            self.note(session)
+            queued = (name for item in state.items if (name := item.message.name) is not None)
+            state.given = numbered({*self._evaluated.names(session), *queued})
+        for item in state.items if merged else ():
+            # Its client cannot have got the message.
+            if item.place == IN_FLIGHT and item.packet_id in session.unsent:
+                item.place, item.packet_id = WAITING, 0
+        return state
+
+    def _left_behind(self, client_id: str, stamp: int) -> bool:
+        """Whether a broker that is away has an older session of a client."""
+        return any(entry.stamp < stamp for _, entry in entries_of(self._database, client_id))
+
+    def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
+        """Return the messages that came to a `session` since it was encoded (`export`), and the
+        numbers up to which that is all, as bytes. `now` (s) counts for what expires."""
+        batches = []
+        for outgoing in session.queue:
+            message, name = outgoing.message, outgoing.message.name
+            # What was given to a member of a group goes to another one.
+            if name and name not in export.had and not isinstance(outgoing, SharedOutgoing):
+                data, at = single(message, message.sequence, now)
+                batches.append(age_batch(data, round((now - at) * 1000)))
+        return encode_rest(offered(self._origins.vector), batches)

@@ -17,13 +17,7 @@ from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.evaluated import MergedHistory
-from mqttree.broker.cluster.sessions.message_vectors import (
-    offered,
-    ranges_of,
-    seen_by_both,
-    uncovered,
-    whole,
-)
+from mqttree.broker.cluster.sessions.message_vectors import offered, ranges_of, whole, without
 from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeover
 from mqttree.broker.cluster.sessions.session_head import decoding
 from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME, SessionHistory
@@ -31,9 +25,11 @@ from mqttree.broker.cluster.sessions.session_state import SessionState, restorin
 from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.session import Session, SharedOutgoing
+from mqttree.broker.wire.steps import finish
 from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
+    from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
     from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
-    from mqttree.broker.cluster.sessions.session_contents import SessionContents
 
 
 class SessionRestoration:
@@ -56,7 +51,6 @@ class SessionRestoration:
         subscription_starts: SubscriptionStarts,
         evaluated: Evaluated,
         history: SessionHistory,
-        contents: SessionContents,
         queues: QueueMerge,
         tombstones: Tombstones,
         posted: PostedSessions,
@@ -73,7 +67,6 @@ class SessionRestoration:
         self._starts = subscription_starts
         self._evaluated = evaluated
         self._history = history
-        self._contents = contents
         self._queues = queues
         self._tombstones = tombstones
         self._posted = posted
@@ -106,7 +99,7 @@ class SessionRestoration:
                     # There is nothing in the newer one: go on with this.
                     return Input.COMPLETE
                 old.unpack()
-                left = self._contents.state(old, merged=True)
+                left = self._history.state(old, merged=True)
                 left.subscriptions += subscriptions_of(old)
                 pending.left = (old.stamp, old.permissions, left)
                 node.journal.keep_until_continued(old)
@@ -129,20 +122,16 @@ class SessionRestoration:
             stepped = True
         if stepped:
             self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
-        now = node.now
-        pending.seen = state.seen
         self._evaluated.inherit(session, state)
         if left is not None and merged is not None:
-            self._queues.absorb(session, left, now, merged, state.seen)
-            pending.seen = seen_by_both(state, left)
+            self._queues.absorb(session, left, merged, state.seen)
         pending.waiting = len(session.queue)
         note_passed(session, offered(self._origins.vector))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if ordinary:
             # Some messages go to the holder only, until all brokers know of its filters here.
             return Input.UNTOLD
-        for key, number, message in self._history.since(pending.seen, now - node.limits.log_age_s):
-            self._history.offer(session, key, number, message)
+        self._history.offer(session, self._history.lacked(session))
         return Input.COMPLETE
 
     def begin(self, pending: PendingTakeover, last_before: Callable[[bytes], int | None]) -> None:
@@ -156,8 +145,10 @@ class SessionRestoration:
         """Ask the origins for what the holder of the session that is taken (`pending`) lacked, as
         it says (`seen`), ahead of newer messages."""
         if (session := pending.session) is not None:
-            for key, lacks in uncovered(pending.need, pending.seen, seen).items():
-                self._gap_recovery.fetch(session, key, lacks)
+            need = ranges_of({key: pending.need[key] for key in pending.need if key in seen})
+            lacks = without(need, ranges_of(seen), self._evaluated.position(session))
+            for key, ranges in lacks.items():
+                self._gap_recovery.fetch(session, key, ranges)
 
     def fetching(self, pending: PendingTakeover) -> tuple[bool, bool]:
         """Return whether origins have not sent yet what they were asked for, and whether any of
@@ -178,7 +169,8 @@ class SessionRestoration:
         if (session := pending.session) is None:
             return
         # Messages behind it are held back here, and will be delivered.
-        all_up_to, holds = whole(pending.seen, seen), self._gap_recovery.holds
+        all_up_to = whole(self._evaluated.position(session), ranges_of(seen))
+        holds = self._gap_recovery.holds
         found = {
             (batch.key, n): message
             for batch, n, message in read_messages(batches, now)
@@ -186,11 +178,7 @@ class SessionRestoration:
         }
         for key in {key for key, _ in found}:
             split_key(key)
-        horizon = pending.began - REPAIR_TIME
-        found |= {
-            (key, sequence): message
-            for key, sequence, message in self._history.since(pending.seen, horizon)
-        }
+        found.update(self._history.lacked(session, pending.began - REPAIR_TIME))
         # Messages that have arrived here have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
         late.reverse()
@@ -202,8 +190,7 @@ class SessionRestoration:
                 last.append(outgoing)
             else:
                 found[name] = outgoing.message
-        for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
-            self._history.offer(session, key, number, message)
+        self._history.offer(session, sorted(found.items(), key=lambda item: item[0]))
         for outgoing in last:
             session.queue_offline(outgoing, None, tell=False)
 
@@ -214,8 +201,26 @@ class SessionRestoration:
             session.stamp = 0  # it never belonged to this broker
             end_quietly(self._node, session, len(session.queue))
             if pending.left is not None:
-                self._posted.post(self._queues.put_back(pending.client_id, *pending.left), True)
+                self._posted.post(self._put_back(pending.client_id, *pending.left), True)
                 pending.left = None
+
+    def _put_back(
+        self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
+    ) -> Session:
+        """Restore an older session that was added to a newer one, as the takeover of the newer one
+        has failed. It gets the messages that have arrived for it since, which no other session of
+        the client has. `client_id`, `stamp`, `permissions`: of the session; `old`: what it was."""
+        node = self._node
+        session = node.sessions[client_id] = node.session_registry.new(client_id)
+        session.permissions = permissions
+        finish(restoring(old, session, node.dispatcher, self._starts))
+        session.stamp = stamp
+        self._evaluated.inherit(session, old)
+        vector = self._origins.vector
+        lacked = self._history.lacked(session)
+        self._history.offer(session, (one for one in lacked if one[0][1] > vector[one[0][0]].begin))
+        node.session_registry.expire_later(session)
+        return session
 
 
 def note_passed(session: Session, here: Vector) -> None:

@@ -41,7 +41,7 @@ def test_a_merge_knows_what_a_session_had_at_another_broker(before: int) -> None
         created=1,
         items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)],
     )
-    queues.absorb(session, old, world.now, MergedHistory(old))
+    queues.absorb(session, old, MergedHistory(old))
     expected = [number for number in range(1, 15) if number <= before or number > 10]
     assert [int(waiting.message.payload) for waiting in session.queue] == expected
 
@@ -52,7 +52,7 @@ def test_a_session_that_was_taken_has_what_its_broker_published_while_it_was_alo
     session = session_of(world)
     session.created = 7
     old = SessionState(created=7, items=[Item(WAITING, 0, 2, False, b"", message(1))])
-    world.node.cluster.queue_merge.absorb(session, old, world.now, MergedHistory(old))
+    world.node.cluster.queue_merge.absorb(session, old, MergedHistory(old))
     assert not session.queue
 
 
@@ -70,10 +70,10 @@ def test_what_two_older_sessions_with_other_filters_had_is_told_apart() -> None:
     first = SessionState(created=1, seen={KEY: OriginWindow(10, 0.0)})
     merged = MergedHistory(first)
     assert not list(merged.adding([("b", 2, False, False, 0)], 10))
-    cluster.queue_merge.absorb(session, first, now, merged)
+    cluster.queue_merge.absorb(session, first, merged)
     items = [Item(WAITING, 0, 2, False, b"", message(5))]
     second = SessionState(created=2, items=items, seen={KEY: OriginWindow(10, 0.0)})
-    cluster.queue_merge.absorb(session, second, now, MergedHistory(second))
+    cluster.queue_merge.absorb(session, second, MergedHistory(second))
     assert [waiting.message.payload for waiting in session.queue] == [b"5"]
 
 
@@ -88,5 +88,5 @@ def test_a_message_that_a_comparison_brought_is_known_by_its_name() -> None:
     history.retained_synced(KEY, 5, message(5))
     items = [Item(WAITING, 0, 1, False, b"", message(number)) for number in (5, 9)]
     old = SessionState(created=1, items=items, seen={KEY: OriginWindow(9, 0.0)})
-    node.cluster.queue_merge.absorb(session, old, now, MergedHistory(old))
+    node.cluster.queue_merge.absorb(session, old, MergedHistory(old))
     assert [waiting.message.payload for waiting in session.queue] == [b"9"]

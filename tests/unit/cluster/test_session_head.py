@@ -22,9 +22,9 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     behind_start,
     need_of,
     offered,
-    only,
-    uncovered,
+    ranges_of,
     whole,
+    without,
 )
 from mqttree.broker.cluster.sessions.records import (
     LOCAL,
@@ -415,21 +415,14 @@ def test_numbers_before_the_begin_count_as_offered(vector: Vector) -> None:
 tops = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 25))
 
 
-@given(st.lists(tops, max_size=3), vectors, vectors)
-def test_numbers_that_a_session_was_not_offered_are_found(
-    starts: list[dict[bytes, int]], first: Vector, second: Vector
+@given(st.lists(tops, max_size=3))
+def test_all_that_was_published_before_a_subscription_is_needed(
+    starts: list[dict[bytes, int]],
 ) -> None:
     need = need_of(starts)
-    expected = {
-        (key, n)
-        for start in starts
-        for key, top in start.items()
-        for n in range(1, top + 1)
-        if key in first
+    assert listed(ranges_of(need)) == {
+        (key, n) for start in starts for key, top in start.items() for n in range(1, top + 1)
     }
-    assert listed(uncovered(need, first, second)) == expected - numbers(first, False) - numbers(
-        second, False
-    )
     # Of an earlier incarnation of this broker nothing comes any more.
     assert need_of([{KEYS[0]: LAST}]) == {}
 
@@ -437,7 +430,7 @@ def test_numbers_that_a_session_was_not_offered_are_found(
 @given(vectors, vectors)
 def test_a_prefix_without_gaps_is_found(one: Vector, other: Vector) -> None:
     has = numbers(one, False) | numbers(other, False)
-    for key, top in whole(one, other).items():
+    for key, top in whole(ranges_of(one), ranges_of(other)).items():
         assert (key, top + 1) not in has
         assert {(key, n) for n in range(1, top + 1)} <= has
 
@@ -488,11 +481,12 @@ def test_an_impossible_begin_of_a_session_is_refused(began: float) -> None:
         decode_head(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW)
 
 
-@given(vectors, vectors)
-def test_the_difference_of_two_vectors_is_that_of_their_numbers(
-    mine: Vector, theirs: Vector
+@given(vectors, vectors, vectors)
+def test_the_difference_of_sets_is_that_of_their_numbers(
+    mine: Vector, theirs: Vector, others: Vector
 ) -> None:
-    assert listed(only(mine, theirs)) == numbers(mine, False) - numbers(theirs, False)
+    left = without(ranges_of(mine), ranges_of(theirs), ranges_of(others))
+    assert listed(left) == numbers(mine, False) - numbers(theirs, False) - numbers(others, False)
 
 
 def test_the_log_gives_what_is_asked_for() -> None:

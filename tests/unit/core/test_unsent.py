@@ -38,7 +38,7 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
         world.node.connection_lost(reader.conn, "reset", world.now)
     world.settle()
     assert bool(reader.transport.written) == (how == "written")
-    state = world.node.cluster.session_contents.state(world.session("reader"), merged=True)
+    state = world.node.cluster.session_history.state(world.session("reader"), merged=True)
     return world, [item.place for item in state.items]
 
 
