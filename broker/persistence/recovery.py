@@ -7,7 +7,7 @@ import struct
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import Ranges, merge, subtract
+from mqttree.broker.base.sequence_set import Ranges, intersect, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
@@ -178,7 +178,8 @@ class Recovery:
                 if window.top:
                     window.history = subtract([(1, window.top)], window.gaps)
                 for session, ranges in owed.items():
-                    self.evaluated.owe(session, key, ranges)
+                    if before := intersect(ranges, [(1, known.top)]):
+                        self.evaluated.owe(session, key, before)
 
     def _expires(self, at: int) -> float | None:
         return None if not at else self.now + (at - self.wall) / 1000

@@ -315,8 +315,6 @@ class GapRecovery:
         )  # to all local subscribers
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), expected)
         if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
-            self._above.evaluated.forget_paid(key)
-            feed.add_outstanding(old)
             self._above.evaluated.owe(session, key, old)
         if missing:
             self.lose(feed)

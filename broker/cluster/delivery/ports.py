@@ -108,9 +108,6 @@ class EvaluatedMessages(Protocol):
     def owe(self, session: Session, key: bytes, ranges: Ranges) -> None:
         """Note that `session` alone lacks the numbers `ranges` of the origin `key`."""
 
-    def forget_paid(self, key: bytes) -> None:
-        """Forget what sessions were owed of an origin, as far as it has been delivered."""
-
     def ranges_fetched_for_one_session(self, key: bytes) -> Ranges:
         """Return the numbers that single sessions are owed, and no other local session."""
 

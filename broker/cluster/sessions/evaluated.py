@@ -261,15 +261,15 @@ class Evaluated:
         """Note that `session` alone lacks the numbers `ranges` of the origin `key`: all other local
         sessions have had them, whether they wanted them or not. Of too many sessions, further ones
         go without."""
+        # Before numbers that have been paid are outstanding once more.
+        self._forget_paid(key)
+        if (window := self._origins.vector.get(key)) is not None and window.feed is not None:
+            window.feed.add_outstanding(ranges)
         owed = self._owed.setdefault(key, {})
         if len(owed) >= self._limits.max_repeats and session not in owed:
-            self.forget_paid(key)
-            owed = self._owed.get(key, {})
-            if len(owed) >= self._limits.max_repeats:
-                self._node.counters.session_takeovers_uncertain += 1
-                return
+            self._node.counters.session_takeovers_uncertain += 1
+            return
         owed[session] = merge([*owed.get(session, ()), *ranges])
-        self._owed[key] = owed
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
         if (recorder := session.recorder) is not None:
             recorder.record_owed()
@@ -300,18 +300,12 @@ class Evaluated:
     def forget_all_paid(self) -> None:
         """Forget debts that are paid. To be called now and then."""
         for key in list(self._owed):
-            self.forget_paid(key)
+            self._forget_paid(key)
 
-    def forget_paid(self, key: bytes) -> None:
-        """Forget debts that are paid: before numbers of the origin `key` are outstanding once
-        more, as another session lacks them."""
-        outstanding = self._outstanding(key)
-        owed = {
-            session: left
-            for session, ranges in self._owed.pop(key, {}).items()
-            if (left := intersect(ranges, outstanding))
-        }
-        if owed:
+    def _forget_paid(self, key: bytes) -> None:
+        outstanding, owed = self._outstanding(key), self._owed.pop(key, {})
+        left = {session: intersect(ranges, outstanding) for session, ranges in owed.items()}
+        if owed := {session: ranges for session, ranges in left.items() if ranges}:
             self._owed[key] = owed
 
     # ---------------------------------------------------------------- delivery
@@ -373,9 +367,6 @@ class Evaluated:
             for delivery in route.deliveries
             if not records.get(delivery.session, UNKNOWN).has(key, sequence)
         ]
-        if len(few) == len(route.deliveries):
-            dispatcher.publish(message, None, (), keep=False)
-            return
         few_route = Route(few, NOTHING_BEYOND, route.forward, {})
         dispatcher.publish_along(few_route, message, (), None)
 

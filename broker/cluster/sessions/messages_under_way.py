@@ -83,25 +83,16 @@ class MessagesUnderWay:
     def _lacks(self, need: Vector, waited: float, *, merge: bool = False) -> bool:
         """Whether messages of `need` are missing that are still worth waiting for."""
         vector = self._origins.vector
-        known = {
-            key: window
-            for key, window in need.items()
-            if key in vector and self._comes(key, waited, merge)
-        }
-        return bool(without(ranges_of(known), ranges_of(offered(vector))))
-
-    def _reachable(self, key: bytes) -> bool:
-        """Whether an origin can be reached."""
-        broker_id, boot = split_key(key)
-        return self._database.reaches(broker_id) and self._database.boot(broker_id) == boot
+        known = ranges_of({key: need[key] for key in need if key in vector})
+        missing = without(known, ranges_of(offered(vector)))
+        return any(self._comes(key, waited, merge) for key in missing)
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
         """Whether the missing messages of an origin are to be waited for, as some broker may have
         them."""
-        if self._reachable(key):
+        broker_id, boot = split_key(key)
+        if self._database.reaches(broker_id) and self._database.boot(broker_id) == boot:
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
         feed = self._origins.vector[key].feed
-        if not merge:
-            return False
         asked = feed is not None and self._orphans.reachable(feed)
-        return waited < (MERGE_TIME if asked else MERGE_AWAY_S)
+        return merge and waited < (MERGE_TIME if asked else MERGE_AWAY_S)

@@ -157,7 +157,6 @@ class PendingTakeover:
         "lsn",
         "parts",
         "patience",
-        "published",
         "rest",
         "session",
         "since",
@@ -205,10 +204,7 @@ class PendingTakeover:
         # An older one here that was added to it.
         self.left: tuple[int, Permissions | None, SessionState] | None = None
         self.waiting = 0  # messages of its holder's that were in its queue
-        self.start: SubscriptionStart | None = None  # messages behind it come here,
-        # and messages behind these numbers, which their brokers had published when they heard of
-        # the session's subscriptions.
-        self.published: dict[bytes, int] = {}
+        self.start: SubscriptionStart | None = None  # messages behind it come here
 
     @property
     def conn(self) -> Connection:
@@ -224,7 +220,7 @@ class PendingTakeover:
     @property
     def need(self) -> Vector:
         """The numbers that the session has to have been offered at its holder."""
-        return need_of((self.published, *((self.start.tops,) if self.start is not None else ())))
+        return need_of(() if self.start is None else (self.start.tops,))
 
     def step(self, given: Input, now: float) -> Action | None:
         """Go to the next state at `now` (s); returns what is to be done, None for an input that

@@ -8,7 +8,7 @@ meanwhile from the holder's (the rest). `takeover` says when each of these is do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -134,12 +134,10 @@ class SessionRestoration:
         self._history.offer(session, self._history.lacked(session))
         return Input.COMPLETE
 
-    def begin(self, pending: PendingTakeover, last_before: Callable[[bytes], int | None]) -> None:
+    def begin(self, pending: PendingTakeover) -> None:
         """Note that messages come here from now on that the session wants, as all brokers know its
-        filters. `last_before`: returns up to which number an origin had published before it
-        did."""
+        filters."""
         pending.start = self._starts.begin()
-        pending.published = {key: last_before(key) or 0 for key in self._origins.vector}
 
     def fetch_missing(self, pending: PendingTakeover, seen: Vector) -> None:
         """Ask the origins for what the holder of the session that is taken (`pending`) lacked, as

@@ -510,7 +510,7 @@ class Takeover:
     def _known(self, pending: PendingTakeover, now: float) -> None:
         """Wait until messages have reached the holder that were sent before all brokers knew of the
         session's filters here."""
-        self._restoration.begin(pending, self._barrier.last_before)
+        self._restoration.begin(pending)
         # Nothing more comes to a broker that is gone.
         comes = self._posted.has(pending.holder, pending.client_id)
         settled = now + (SETTLE_S if comes else 0.0)

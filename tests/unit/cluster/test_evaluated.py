@@ -68,7 +68,11 @@ class Place:
         sharing: Any = SimpleNamespace(
             received=lambda message, choice, source, *, ordinary: self.shared.append(ordinary)
         )
-        self.window = SimpleNamespace(feed=SimpleNamespace(outstanding=[(1, 70)]))
+        feed: Any = SimpleNamespace(outstanding=[(1, 70)])
+        feed.add_outstanding = lambda ranges: setattr(
+            feed, "outstanding", merge([*feed.outstanding, *ranges])
+        )
+        self.window = SimpleNamespace(feed=feed)
         origins: Any = SimpleNamespace(highest={}, vector={KEY: self.window})
         old: Any = SimpleNamespace(expects_old_messages=lambda: self.behind)
         self.repeats = Evaluated(self.node, origins, sharing, old)
@@ -128,8 +132,6 @@ def test_a_debt_that_is_paid_is_none_again_when_another_session_lacks_the_same()
     place = Place(one, two)
     place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
     place.window.feed.outstanding = [(5, 5)]
-    place.repeats.forget_paid(KEY)
-    place.window.feed.outstanding = [(3, 5)]
     place.repeats.owe(two, KEY, [(3, 4)])  # type: ignore[arg-type]
     assert place.repeats.owed(one) == {KEY: [(5, 5)]}  # type: ignore[arg-type]
     assert place.repeats.owed(two) == {KEY: [(3, 4)]}  # type: ignore[arg-type]

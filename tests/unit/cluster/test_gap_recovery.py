@@ -253,7 +253,6 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
     feed = asking.feed
     asking.evaluated.ranges_fetched_for_one_session = lambda key: merge(alone)
     asking.evaluated.owe = lambda session, key, ranges: alone.extend(ranges)
-    asking.evaluated.forget_paid = lambda key: None
     feed.done, feed.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(
