@@ -83,7 +83,6 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
         "mqttree.broker.cluster.sessions.merge.UNSETTLED_S": 10.0,
     },
     ("Nothing that waited is lost", "test_a_client_that_was_on_both_sides_gets_both_queues_once"): {
-        "mqttree.broker.cluster.sessions.merge.HELD_TIME": 30.0,
     },
     ("A client that connects to another broker finds its", "test_roaming_clients_lose_nothing"): {
         "mqttree.broker.cluster.sessions.messages_under_way.COMPLETE_TIME": 5.0,

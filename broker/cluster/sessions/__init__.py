@@ -41,5 +41,5 @@ States, in short:
     handover  HERE -(TAKE or MERGE)-> ENCODING -> ENCODED -(REST)-> COMPLETE -(DONE)-> GIVEN, for
               some seconds; GIVEN also from every state before; HERE again when the client comes
               back or the taker stops asking
-    merge     WANTED -> ASKING -> [HELD] -> READING -> CLOSING -> OVER
+    merge     WANTED -> ASKING -> READING -> CLOSING -> OVER
 """

@@ -7,13 +7,13 @@ for its session, adds the messages in its queue, except those that it has delive
 the old session ended:
 
     newest broker                                  old broker
-    WANTED   the entry is posted, a path exists
+    WANTED   the entry is posted, a path exists, no newer
+             one of its old sessions is to come
     ASKING   MERGE, need ->                        closes its connection (0x8E); waits until all
                                                    messages that were published before the newer
                                                    session subscribed (`need`) have come to the old
                                                    one; encodes it
                     <- parts
-    HELD     as long as a newer one of its old sessions is to come
     READING  decodes it, in steps
              adds its queue, in one step
     CLOSING  DONE ->                               forgets the session
@@ -84,10 +84,6 @@ UNSUBSCRIBED_S = 2.0
 """s for which a merge waits at most until the newer session's client subscribes."""
 UNSETTLED_S = 10.0
 """s for which a merge waits at most until it is known where that session's subscriptions begin."""
-HELD_TIME = 30.0
-"""s for which an old session that is here waits for newer ones at most: as long as its holder keeps
-its bytes."""
-
 ANSWERS = {NOTHING: Input.NOTHING, ENDED: Input.ENDED, NEWER: Input.NEWER}
 """The input that a holder's answer is for its merge. Other answers change nothing: the holder is
 asked again."""
@@ -127,7 +123,6 @@ class SessionMerge:
         self._actions: dict[Action, Callable[[Merge, float], None]] = {
             Action.ASK: self._ask,
             Action.ASK_AGAIN: self._ask_again,
-            Action.HOLD: self._hold,
             Action.READ: self._read,
             Action.ASK_LATER: self._ask_later,
             Action.TELL_DONE: self._tell_done,
@@ -245,17 +240,16 @@ class SessionMerge:
                 continue  # the broker that takes the newer session merges the older ones, too
             elif merge.state is State.READING:
                 soon = True
-            elif merge.state is State.HELD and merge.stamp == session.stamp:
-                soon = True
-                if now >= merge.ask_at or not self._newer_first(merge):
-                    self._step(merge, Input.TURN, now)
             elif asked < ACTIVE and self._database.reaches(merge.holder):
+                soon = True
+                if merge.state is State.WANTED and self._newer_first(merge):
+                    continue
                 asked += 1
                 if merge.ask_at <= now:
                     self._proceed(merge, session, now)
         if self._merges:
             self._timer = self._node.timers.schedule(
-                now + (CHECK_INTERVAL if asked or soon else IDLE_INTERVAL), self._turn
+                now + (CHECK_INTERVAL if soon else IDLE_INTERVAL), self._turn
             )
 
     def _newer_first(self, merge: Merge) -> bool:
@@ -332,6 +326,7 @@ class SessionMerge:
         self._ask(merge, now)
 
     def _ask_later(self, merge: Merge, now: float) -> None:
+        merge.parts.clear()
         merge.ask_at = now
 
     # ---------------------------------------------------------------- answers
@@ -364,12 +359,9 @@ class SessionMerge:
             merge.parts.clear()  # another broker is taking the newer session without it
         elif added is Added.WHOLE:
             early = self._newer_first(merge)
-            self._step(merge, Input.WHOLE_EARLY if early else Input.WHOLE, now)
+            self._step(merge, Input.EARLY if early else Input.WHOLE, now)
         elif added is Added.WINDOW_ENDS:
             self._proceed(merge, session, now)
-
-    def _hold(self, merge: Merge, now: float) -> None:
-        merge.ask_at = now + HELD_TIME
 
     def _read(self, merge: Merge, now: float) -> None:
         """Decode an old session in steps, and add it. It is asked for again if its client connects

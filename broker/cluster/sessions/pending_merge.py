@@ -3,9 +3,9 @@ states, and what leads from one to the next (`merge` does what the table says).
 
 | state   | what it waits for |
 |---|---|
-| WANTED  | the subscriptions of the newer session: where they begin says what the older one has |
+| WANTED  | the subscriptions of the newer session: where they begin says what the older one has; |
+|         | older sessions of this client that are newer than this one: they may have had the same |
 | ASKING  | the older session, in parts: MERGE has been sent to its holder |
-| HELD    | an older session of this client that is newer than this one: it may have had the same |
 | READING | the decoding of the older session, which is done in steps |
 | CLOSING | the holder to forget the older session: DONE has been sent |
 | OVER    | nothing |
@@ -29,10 +29,9 @@ class State(TableEnum):
 
     WANTED = 1
     ASKING = 2
-    HELD = 3
-    READING = 4
-    CLOSING = 5
-    OVER = 6
+    READING = 3
+    CLOSING = 4
+    OVER = 5
 
 
 class Input(TableEnum):
@@ -40,8 +39,7 @@ class Input(TableEnum):
 
     BEGUN = "it is known where the newer session's subscriptions begin, or was waited for too long"
     WHOLE = "all parts have come"
-    WHOLE_EARLY = "all parts have come, and an older session that is newer than this one has not"
-    TURN = "those that come first have come, or were waited for too long"
+    EARLY = "all parts have come, and an older session that is newer than this one has not"
     DECODED = "the older session has been decoded, and was added"
     UNUSABLE = "what came cannot be read"
     CHANGED = "the client has connected here once more, or another broker takes the newer session"
@@ -56,7 +54,6 @@ class Action(TableEnum):
 
     ASK = "send the request whose answer the new state waits for"
     ASK_AGAIN = "drop the parts that have come, and ask for the older session as it is now"
-    HOLD = "keep the parts"
     READ = "decode the older session"
     ASK_LATER = "let the next turn ask"
     TELL_DONE = "have the holder forget the older session"
@@ -69,12 +66,10 @@ def _table() -> Table[State, Input, Action]:
     table: Table[State, Input, Action] = {
         (State.WANTED, Input.BEGUN): (Action.ASK, State.ASKING),
         (State.ASKING, Input.WHOLE): (Action.READ, State.READING),
-        (State.ASKING, Input.WHOLE_EARLY): (Action.HOLD, State.HELD),
+        (State.ASKING, Input.EARLY): (Action.ASK_LATER, State.WANTED),
         (State.ASKING, Input.CHANGED): (Action.ASK_AGAIN, State.ASKING),
         (State.ASKING, Input.NOTHING): (Action.DROP, State.OVER),
         (State.ASKING, Input.NEWER): (Action.DROP, State.OVER),
-        (State.HELD, Input.TURN): (Action.READ, State.READING),
-        (State.HELD, Input.CHANGED): (Action.ASK_AGAIN, State.ASKING),
         (State.READING, Input.DECODED): (Action.TELL_DONE, State.CLOSING),
         (State.READING, Input.UNUSABLE): (Action.DROP_GARBAGE, State.OVER),
         (State.READING, Input.CHANGED): (Action.ASK_LATER, State.ASKING),
