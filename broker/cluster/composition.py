@@ -356,7 +356,6 @@ class ClusterParts:
         self._build_handover(node)
         self.queue_merge: QueueMerge = QueueMerge(
             node,
-            origins=self.origins,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
             evaluated=self.evaluated,
@@ -419,7 +418,6 @@ class ClusterParts:
         )
         restoration = SessionRestoration(
             node,
-            origins=self.origins,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
             evaluated=self.evaluated,

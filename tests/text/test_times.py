@@ -82,8 +82,10 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
         "mqttree.broker.cluster.sessions.merge.UNSUBSCRIBED_S": 2.0,
         "mqttree.broker.cluster.sessions.merge.UNSETTLED_S": 10.0,
     },
-    ("Nothing that waited is lost", "test_a_client_that_was_on_both_sides_gets_both_queues_once"): {
-    },
+    (
+        "Nothing that waited is lost",
+        "test_a_client_that_was_on_both_sides_gets_both_queues_once",
+    ): {},
     ("A client that connects to another broker finds its", "test_roaming_clients_lose_nothing"): {
         "mqttree.broker.cluster.sessions.messages_under_way.COMPLETE_TIME": 5.0,
         "mqttree.broker.cluster.sessions.session_history.REPAIR_TIME": 10.0,

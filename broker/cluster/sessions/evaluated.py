@@ -27,6 +27,7 @@ from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
     behind_start,
     numbered,
+    offered,
     ranges_of,
     union,
     vector_of,
@@ -244,16 +245,19 @@ class Evaluated:
                     older[key] = [(1, top)]
         return union(self.elsewhere(session), older)
 
-    def complete(self, seen: Vector, session: Session) -> None:
-        """Add to `seen`, what was evaluated for a session here, its position, and what other
-        sessions alone are owed."""
+    def seen(self, session: Session) -> Vector:
+        """Return what was evaluated for a session, here or elsewhere, or is not for it: its
+        position, what was offered here, and what other sessions alone are owed."""
+        here = self.here()
         others = {
             key: subtract(self.ranges_fetched_for_one_session(key), known.get(session, []))
             for key, known in self._owed.items()
         }
-        found = union(self.position(session), others)
-        known_here = ranges_of({key: seen[key] for key in found if key in seen})
-        seen.update(vector_of(union(known_here, found)))
+        return here | vector_of(union(ranges_of(here), self.position(session), others))
+
+    def here(self) -> Vector:
+        """Return what was offered to all sessions that are here."""
+        return offered(self._origins.vector)
 
     # ---------------------------------------------------------------- debts
 

@@ -19,7 +19,6 @@ from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.evaluated import Evaluated, MergedHistory
 from mqttree.broker.cluster.sessions.message_vectors import (
     behind_start,
-    offered,
     ranges_of,
     union,
     without,
@@ -41,7 +40,6 @@ from mqttree.routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-    from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.ports import SessionBroker
@@ -55,7 +53,6 @@ class QueueMerge:
         self,
         node: SessionBroker,
         *,
-        origins: Origins,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
         evaluated: Evaluated,
@@ -63,10 +60,9 @@ class QueueMerge:
         reporting: Reporting,
     ) -> None:
         """`node`: this broker; `reporting`: logs; the modules that know what a session was offered:
-        `origins`, `gap_recovery`, `subscription_starts`, `evaluated`, `history`."""
+        `gap_recovery`, `subscription_starts`, `evaluated`, `history`."""
         self._node = node
         self._limits = node.limits
-        self._origins = origins
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
         self._evaluated = evaluated
@@ -84,7 +80,7 @@ class QueueMerge:
         `merged`: what the older one has had, by its subscriptions; `there`: what the newer one
         was offered at another broker, if it has just come from there."""
         node, history, evaluated = self._node, self._history, self._evaluated
-        here = offered(self._origins.vector)
+        here = self._evaluated.here()
         waiting: list[Item] = []
         # Another gateway may have had these sent to the foreign broker, which keeps its session, or
         # not: twice is better than never (docs/bridging.md).

@@ -13,7 +13,6 @@ from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.sessions.message_vectors import (
     been_here,
     numbered,
-    offered,
     union,
     without,
 )
@@ -136,16 +135,14 @@ class SessionHistory:
             if any(s.known_since <= at for s in session.wanting(topic.decode())):
                 evaluated.give(session, key, number)
         early = union(*(start.early for start in starts_of(session) if start is not None))
-        here = offered(self._origins.vector) if early else {}
+        here = evaluated.here() if early else {}
         for name, message in self.logged(early):
             if evaluated.had(session, here, *name, message.topic):
                 evaluated.give(session, *name)
 
     def state(self, session: Session, *, merged: bool) -> SessionState:
         """Return what a taker has to know of a `session`. `merged`: it adds it to a newer one."""
-        seen = offered(self._origins.vector)
-        self._evaluated.complete(seen, session)
-        state = state_of(session, seen)
+        state = state_of(session, self._evaluated.seen(session))
         if merged or self._left_behind(session.client_id, session.stamp):
             self.note(session)
             queued = (name for item in state.items if (name := item.message.name) is not None)
@@ -170,4 +167,4 @@ class SessionHistory:
             if name and name not in export.had and not isinstance(outgoing, SharedOutgoing):
                 data, at = single(message, message.sequence, now)
                 batches.append(age_batch(data, round((now - at) * 1000)))
-        return encode_rest(offered(self._origins.vector), batches)
+        return encode_rest(self._evaluated.here(), batches)

@@ -17,7 +17,7 @@ from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.evaluated import MergedHistory
-from mqttree.broker.cluster.sessions.message_vectors import offered, ranges_of, whole, without
+from mqttree.broker.cluster.sessions.message_vectors import ranges_of, whole, without
 from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeover
 from mqttree.broker.cluster.sessions.session_head import decoding
 from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME, SessionHistory
@@ -31,7 +31,6 @@ from mqttree.routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-    from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.cluster.sessions.ports import SessionBroker
@@ -46,7 +45,6 @@ class SessionRestoration:
         self,
         node: SessionBroker,
         *,
-        origins: Origins,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
         evaluated: Evaluated,
@@ -57,12 +55,11 @@ class SessionRestoration:
     ) -> None:
         """`node`: this broker; `queues`: adds the queue of an older session; `tombstones`:
         ends one; `posted`: posts one that is put back; the modules that know what a session was
-        offered: `origins`, `gap_recovery`, `subscription_starts`, `evaluated`,
+        offered: `gap_recovery`, `subscription_starts`, `evaluated`,
         `history`."""
         self._node = node
         self._dispatcher = node.dispatcher
         self._limits = node.limits
-        self._origins = origins
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
         self._evaluated = evaluated
@@ -126,7 +123,7 @@ class SessionRestoration:
         if left is not None and merged is not None:
             self._queues.absorb(session, left, merged, state.seen)
         pending.waiting = len(session.queue)
-        note_passed(session, offered(self._origins.vector))
+        note_passed(session, self._evaluated.here())
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if ordinary:
             # Some messages go to the holder only, until all brokers know of its filters here.
@@ -214,9 +211,7 @@ class SessionRestoration:
         finish(restoring(old, session, node.dispatcher, self._starts))
         session.stamp = stamp
         self._evaluated.inherit(session, old)
-        vector = self._origins.vector
-        lacked = self._history.lacked(session)
-        self._history.offer(session, (one for one in lacked if one[0][1] > vector[one[0][0]].begin))
+        self._history.offer(session, self._history.lacked(session))
         node.session_registry.expire_later(session)
         return session
 

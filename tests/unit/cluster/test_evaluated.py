@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import Ranges, merge, subtract
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
@@ -23,7 +22,7 @@ from mqttree.broker.limits import DEFAULTS, Limits
 from tests.kit.core import needs_python
 
 KEY = origin_key(b"k" * 8, 1)
-OTHER = b"o" * 16
+OTHER = origin_key(b"o" * 8, 1)
 
 numbers = st.tuples(st.integers(1, 60), st.integers(0, 5)).map(
     lambda pair: (pair[0], pair[0] + pair[1])
@@ -72,7 +71,8 @@ class Place:
         feed.add_outstanding = lambda ranges: setattr(
             feed, "outstanding", merge([*feed.outstanding, *ranges])
         )
-        self.window = SimpleNamespace(feed=feed)
+        feed.done = 0
+        self.window = SimpleNamespace(feed=feed, heard=0.0)
         origins: Any = SimpleNamespace(highest={}, vector={KEY: self.window})
         old: Any = SimpleNamespace(expects_old_messages=lambda: self.behind)
         self.repeats = Evaluated(self.node, origins, sharing, old)
@@ -117,19 +117,20 @@ def test_messages_that_one_session_lacks_are_not_missing_to_others() -> None:
     would get it twice. A second one that lacks it, too, gets it as well."""
     one, two, other = Session(), Session(), Session()
     place = Place(one, two, other)
+    place.window.feed.outstanding = []
     place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
     place.repeats.owe(two, KEY, [(5, 6)])  # type: ignore[arg-type]
     assert place.repeats.ranges_fetched_for_one_session(KEY) == [(3, 6)]
     for session, lacked in ((one, [(3, 5)]), (two, [(5, 6)]), (other, [])):
-        seen = {KEY: OriginWindow(10, 0.0)}
-        seen[KEY].gaps = [(3, 6)]
-        place.repeats.complete(seen, session)  # type: ignore[arg-type]
+        place.window.feed.done = 10
+        seen = place.repeats.seen(session)  # type: ignore[arg-type]
         assert (seen[KEY].top, seen[KEY].gaps) == (10, lacked)
 
 
 def test_a_debt_that_is_paid_is_none_again_when_another_session_lacks_the_same() -> None:
     one, two = Session(), Session()
     place = Place(one, two)
+    place.window.feed.outstanding = []
     place.repeats.owe(one, KEY, [(3, 5)])  # type: ignore[arg-type]
     place.window.feed.outstanding = [(5, 5)]
     place.repeats.owe(two, KEY, [(3, 4)])  # type: ignore[arg-type]
@@ -153,20 +154,17 @@ def test_a_session_that_moves_on_takes_its_ranges_along(
     top: int, gaps: Ranges, had: Ranges
 ) -> None:
     """The next broker hears of what the last one offered, and of what the one before did."""
-    session = Session()
+    session: Any = Session()
     place = Place(session)
-    place.repeats.add(session, {KEY: had, OTHER: had})  # type: ignore[arg-type]
-    window = OriginWindow(top, 0.0)
-    window.gaps = [(low, high) for low, high in gaps if high <= top]
-    offered = members(subtract([(1, top)], window.gaps)) if top else set()
-    seen = {KEY: window}
-    place.repeats.complete(seen, session)  # type: ignore[arg-type]
+    place.repeats.add(session, {KEY: had, OTHER: had})
+    place.window.feed.done = top
+    place.window.feed.outstanding = [(low, high) for low, high in gaps if high <= top]
+    offered = members(subtract([(1, top)], place.window.feed.outstanding)) if top else set()
+    seen = place.repeats.seen(session)
     for key, known in ((KEY, offered | members(had)), (OTHER, members(had))):
         assert members(subtract([(1, seen[key].top)], seen[key].gaps)) == known
-    untouched = {KEY: OriginWindow(3, 0.0)}
-    place.repeats.complete(untouched, Session())  # type: ignore[arg-type]
-    assert list(untouched) == [KEY]
-    assert untouched[KEY].top == 3
+    other: Any = Session()
+    assert place.repeats.seen(other)[KEY].top == max(offered, default=0)
 
 
 def test_names_become_ranges_as_long_as_old_messages_may_come() -> None:
