@@ -14,7 +14,7 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 * `takeover` drives the broker that takes: CONNECT waits until the session is here. Its states are a
   table in `pending_takeover`. `session_restoration` makes the session here.
 * `handover` drives the holder: it encodes a session, and keeps it until the taker has it. Its
-  states are a table in `pending_handover`. `session_contents` is what a taker has to know of a
+  states are a table in `pending_handover`. `session_history` is what a taker has to know of a
   session, `messages_under_way` what it has to wait for.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
 * `queue_merge` decides what of the queues of older sessions is added.
@@ -22,8 +22,8 @@ Protocols of `mqttree.broker.cluster.ports` alone.
   `session_head` is that as bytes, `session_parts` how these are sent in parts. With a
   session go the identifiers of QoS 2 messages that its client was publishing, so that a PUBLISH
   that is repeated at the taker counts once; its will stays.
-* `session_history` knows which messages a session had besides those before the start of its
-  subscriptions, `delivered_ranges` what a session had elsewhere and comes here later;
+* `evaluated` has what sessions had elsewhere and from older sessions, by name: the only record of
+  it, whatever brings a message. `session_history` gives sessions what they lack from the log;
   `message_vectors` are the sets of numbers in which all of them count.
 * `session_entries` reads what brokers post of their sessions, `tombstones` remembers sessions that
   have ended while brokers are away, `recently_elsewhere` which clients were elsewhere a moment ago.
@@ -35,7 +35,7 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 
 States, in short:
 
-    takeover  ASKING -> READING -> RESTORING -> [SETTLING] -> [RESTING] -> CLOSING
+    takeover  ASKING -> READING -> [SETTLING] -> [RESTING] -> CLOSING
               -> OVER; another broker has it (MOVED): ASKING again; OVER from every state when the
               client leaves, the holder has no session, or has a newer one
     handover  HERE -(TAKE or MERGE)-> ENCODING -> ENCODED -(REST)-> COMPLETE -(DONE)-> GIVEN, for

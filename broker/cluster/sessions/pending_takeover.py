@@ -4,8 +4,7 @@ next (`takeover` does what the table says).
 | state     | what it waits for |
 |---|---|
 | ASKING    | the session itself, in parts: TAKE has been sent to its holder |
-| READING   | the decoding of the session, which is done in steps |
-| RESTORING | its subscriptions, which are made in steps |
+| READING   | the session to be decoded and to have its subscriptions, which is done in steps |
 | SETTLING  | all brokers to know of these |
 | RESTING   | what came to the holder meanwhile: REST has been sent |
 | CLOSING   | the holder to forget the session: DONE has been sent |
@@ -39,12 +38,11 @@ class State(TableEnum):
 
     ASKING = 1
     READING = 2
-    RESTORING = 3
-    SETTLING = 4
-    RESTING = 5
-    CLOSING = 6
-    ENDING = 7
-    OVER = 8
+    SETTLING = 3
+    RESTING = 4
+    CLOSING = 5
+    ENDING = 6
+    OVER = 7
 
 
 class Input(TableEnum):
@@ -53,7 +51,6 @@ class Input(TableEnum):
     SESSION = "all parts of the session have come"
     REST = "all parts of the rest have come"
     CLEAN = "the client begins a new session"
-    DECODED = "the session has been decoded"
     UNTOLD = "its subscriptions stand, and other brokers have to know of them"
     COMPLETE = "nothing is missing"
     SETTLED = "all brokers know of its subscriptions"
@@ -74,7 +71,6 @@ class Action(TableEnum):
     WAIT = "nothing"
     ASK = "send the request whose answer the new state waits for"
     READ = "decode the session"
-    RESTORE = "make the session"
     TELL = "have all brokers know of its subscriptions"
     TAKE_REST = "offer the session what its holder got meanwhile"
     CLOSE = "keep the session, and have its holder forget it"
@@ -91,9 +87,8 @@ def _table() -> Table[State, Input, Action]:
     taking = [state for state in State if state not in (State.CLOSING, State.ENDING, State.OVER)]
     table: Table[State, Input, Action] = {
         (State.ASKING, Input.SESSION): (Action.READ, State.READING),
-        (State.READING, Input.DECODED): (Action.RESTORE, State.RESTORING),
-        (State.RESTORING, Input.UNTOLD): (Action.TELL, State.SETTLING),
-        (State.RESTORING, Input.COMPLETE): (Action.CLOSE, State.CLOSING),
+        (State.READING, Input.UNTOLD): (Action.TELL, State.SETTLING),
+        (State.READING, Input.COMPLETE): (Action.CLOSE, State.CLOSING),
         (State.SETTLING, Input.SETTLED): (Action.ASK, State.RESTING),
         (State.RESTING, Input.REST): (Action.TAKE_REST, State.RESTING),
         (State.RESTING, Input.COMPLETE): (Action.CLOSE, State.CLOSING),
@@ -163,7 +158,6 @@ class PendingTakeover:
         "stamp",
         "start",
         "state",
-        "taken",
         "waiting",
         "why",
         "work",
@@ -197,7 +191,6 @@ class PendingTakeover:
         self.elsewhere = holder  # the broker that has it, as this holder says
         # The numbers and batches of the rest, while origins send what the holder lacks.
         self.rest: tuple[Vector, bytes] | None = None
-        self.taken: SessionState | None = None  # as it was decoded
         self.lsn = 0  # of the journal's frame that has the session, when it is complete
         self.why = ""  # why its client gets a new session, for the log
         self.session: Session | None = None

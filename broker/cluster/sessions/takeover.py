@@ -12,8 +12,7 @@ the session is fetched:
                                                        session, goes on queueing
                           <- parts, WINDOW at a time   (repeated from a position, as often as it is
                                                        asked)
-                READING   decodes it, in steps
-                RESTORING subscribes, in steps
+                READING   decodes it and subscribes, in steps
                 SETTLING  waits until the others know the subscriptions
                 RESTING   REST ->                      messages that came there since, from its log
                           <- parts
@@ -51,7 +50,6 @@ from mqttree.broker.cluster.sessions.pending_takeover import (
     State,
 )
 from mqttree.broker.cluster.sessions.session_parts import Added
-from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
     DONE,
@@ -184,7 +182,6 @@ class Takeover:
             Action.WAIT: self._wait,
             Action.ASK: self._ask,
             Action.READ: self._read,
-            Action.RESTORE: self._restore,
             Action.TELL: self._tell,
             Action.TAKE_REST: self._take_rest,
             Action.CLOSE: self._close,
@@ -472,13 +469,10 @@ class Takeover:
         elif added is Added.WINDOW_ENDS:
             self._ask(pending, now)
 
-    def _work(self, pending: PendingTakeover, work: Iterator[int]) -> None:
-        """Do something in steps, unless the takeover ends or begins again meanwhile."""
-        pending.work = work
-        self._turns.go(work, lambda: pending.work is not work)
-
     def _read(self, pending: PendingTakeover, now: float) -> None:
-        self._work(pending, self._reading(pending, pending.parts.take()))
+        """Make the session in steps, unless the takeover ends or begins again meanwhile."""
+        work = pending.work = self._reading(pending, pending.parts.take())
+        self._turns.go(work, lambda: pending.work is not work)
 
     def _reading(self, pending: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
@@ -486,17 +480,10 @@ class Takeover:
         except WireError as error:
             self._unusable(pending, error, self._node.now)
             return
-        pending.taken = taken
-        foreign = taken.owner != pending.handshake.owner
-        self._step(pending, Input.FOREIGN if foreign else Input.DECODED, self._node.now)
-
-    def _restore(self, pending: PendingTakeover, now: float) -> None:
-        taken, pending.taken = pending.taken, None
-        assert taken is not None
-        self._work(pending, self._restoring(pending, taken))
-
-    def _restoring(self, pending: PendingTakeover, state: SessionState) -> Iterator[int]:
-        given = yield from self._restoration.restoring(pending, state)
+        if taken.owner != pending.handshake.owner:
+            self._step(pending, Input.FOREIGN, self._node.now)
+            return
+        given = yield from self._restoration.restoring(pending, taken)
         if given is Input.COMPLETE:
             self._complete(pending, self._node.now)
         else:

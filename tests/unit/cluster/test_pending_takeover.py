@@ -164,7 +164,7 @@ def subscribed(world: World) -> int:
 def half_taken() -> Taking:
     """A session with three messages, not all of whose subscriptions are there yet."""
     taking = Taking(state_of(AMONG, 3))
-    while taking.pull.state is not State.RESTORING or subscribed(taking.world) < 20:
+    while taking.pull.state is not State.READING or subscribed(taking.world) < 20:
         taking.step()
     return taking
 
