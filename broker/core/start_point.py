@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,9 +15,6 @@ ADOPTED = (-1, 0, 0)
 
 UNKNOWN = float("-inf")
 """When a start began that was made elsewhere, as long as that is not known."""
-
-NONE_PASSED: Mapping[bytes, Ranges] = MappingProxyType({})
-"""What had been here before subscriptions that were made here: nothing that concerns them."""
 
 
 class SubscriptionStart:
@@ -42,7 +37,7 @@ class SubscriptionStart:
         self.began = UNKNOWN if state == ADOPTED else at
         self.tops = tops
         self.early: dict[bytes, Ranges] = {}
-        self.passed: Mapping[bytes, Ranges] = NONE_PASSED
+        self.passed: dict[bytes, Ranges] = {}
         self.open = unsettled
         self.was_open: frozenset[bytes] = frozenset()
         self.state = state  # of this broker: what else begins now begins here

@@ -69,8 +69,7 @@ class MessagesUnderWay:
         client_id, need, merge = asked.client_id, asked.need, asked.request == MERGE
         if self._asked.get(client_id, (0, now))[0] != asked.stamp:
             self._asked[client_id] = (asked.stamp, now)
-        since = self._asked[client_id][1]
-        waited = now - since
+        waited = now - self._asked[client_id][1]
         unsettled = waited < COMPLETE_TIME and self._gap_recovery.unsettled()
         waits = unsettled or self._lacks(need, waited, merge=merge)
         if waits and not late:

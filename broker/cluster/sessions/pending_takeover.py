@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Permissions
     from mqttree.broker.cluster.sessions.session_state import SessionState
     from mqttree.broker.core.connection import Connection
+    from mqttree.broker.core.message import Message, Name
     from mqttree.broker.core.ports import Newcomer
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.start_point import SubscriptionStart
@@ -189,8 +190,8 @@ class PendingTakeover:
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.elsewhere = holder  # the broker that has it, as this holder says
-        # The numbers and batches of the rest, while origins send what the holder lacks.
-        self.rest: tuple[Vector, bytes] | None = None
+        # The rest, and the numbers up to which it is all, while origins send what the holder lacks.
+        self.rest: tuple[Vector, dict[Name, Message]] | None = None
         self.lsn = 0  # of the journal's frame that has the session, when it is complete
         self.why = ""  # why its client gets a new session, for the log
         self.session: Session | None = None

@@ -132,14 +132,14 @@ class QueueMerge:
         inherited: dict[SubscriptionStart, dict[bytes, Ranges]] = {}
         owed: dict[bytes, Ranges] = {}
         has, mine = ranges_of(old.seen), self._evaluated.elsewhere(session)
-        theirs = without(behind_start(old), ranges_of(seen), mine)
+        only_old = without(behind_start(old), ranges_of(seen), mine)
         for s in session.subscriptions.values():
             known = s.start
             if known is None or s.filter.startswith(SHARE_PREFIX):
                 continue
             if known not in starts:
                 tops = dict(known.tops)
-                passed = union(self._evaluated.inherited(session, known), theirs)
+                passed = union(self._evaluated.inherited(session, known), only_old)
                 # An origin of which it had nothing yet is in `before` alone.
                 for key in [key for key in {**old.before, **old.seen} if key in tops]:
                     top, before = tops[key], old.before.get(key)
@@ -147,9 +147,9 @@ class QueueMerge:
                     between = subtract(
                         [(low + 1, top)] if low < top else [], joined(known.early.get(key, []))
                     )
-                    lacks = subtract(between, has.get(key, []))
-                    owed[key] = joined([*owed.get(key, ()), *lacks])
-                    passed[key] = joined([*passed.get(key, ()), *subtract(between, lacks)])
+                    theirs = has.get(key, [])
+                    owed[key] = joined([*owed.get(key, ()), *subtract(between, theirs)])
+                    passed[key] = joined([*passed.get(key, ()), *intersect(between, theirs)])
                 start = starts[known] = self._starts.adopt(tops) or known
                 start.at = known.at
                 inherited[start] = passed

@@ -143,7 +143,9 @@ class SessionHistory:
     def state(self, session: Session, *, merged: bool) -> SessionState:
         """Return what a taker has to know of a `session`. `merged`: it adds it to a newer one."""
         state = state_of(session, self._evaluated.seen(session))
-        if merged or self._left_behind(session.client_id, session.stamp):
+        # Brokers that are away may have older sessions of the client.
+        others = entries_of(self._database, session.client_id)
+        if merged or any(entry.stamp < session.stamp for _, entry in others):
             self.note(session)
             queued = (name for item in state.items if (name := item.message.name) is not None)
             state.given = numbered({*self._evaluated.names(session), *queued})
@@ -152,10 +154,6 @@ class SessionHistory:
             if item.place == IN_FLIGHT and item.packet_id in session.unsent:
                 item.place, item.packet_id = WAITING, 0
         return state
-
-    def _left_behind(self, client_id: str, stamp: int) -> bool:
-        """Whether a broker that is away has an older session of a client."""
-        return any(entry.stamp < stamp for _, entry in entries_of(self._database, client_id))
 
     def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
         """Return the messages that came to a `session` since it was encoded (`export`), and the

@@ -22,6 +22,7 @@ from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeo
 from mqttree.broker.cluster.sessions.session_head import decoding
 from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME, SessionHistory
 from mqttree.broker.cluster.sessions.session_state import SessionState, restoring, subscriptions_of
+from mqttree.broker.cluster.sessions.takeover_messages import decode_rest
 from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.session import Session, SharedOutgoing
@@ -68,22 +69,24 @@ class SessionRestoration:
         self._tombstones = tombstones
         self._posted = posted
 
-    def reading(self, data: bytes, holder: bytes) -> Generator[int, None, SessionState]:
-        """Return what came (`data`) from the broker `holder` as a session's state, in steps.
+    def reading(self, pending: PendingTakeover, data: bytes) -> Generator[int, None, Input]:
+        """Make the session that is taken (`pending`) as its holder described it (`data`), in steps.
+        Returns what the takeover has to wait for, if anything.
 
         Raises:
             WireError: it cannot be read.
         """
-        taken = yield from decoding(data, self._node.now, self._limits)
-        taken.began = self._starts.by_our_clock(taken.began, holder)
-        return taken
+        state = yield from decoding(data, self._node.now, self._limits)
+        state.began = self._starts.by_our_clock(state.began, pending.holder)
+        if state.owner != pending.handshake.owner:
+            return Input.FOREIGN
+        return (yield from self._restoring(pending, state))
 
-    def restoring(
+    def _restoring(
         self, pending: PendingTakeover, state: SessionState
     ) -> Generator[int, None, Input]:
-        """Make the session as the holder described it (`state`), in steps, and in the turn in which
-        it is complete offer it the messages that were here and not at its holder. Returns what the
-        takeover (`pending`) has to wait for, if anything."""
+        """Make the session, and in the turn in which it is complete offer it the messages that were
+        here and not at its holder."""
         node = self._node
         client_id, connect = pending.client_id, pending.handshake.connect
         assert connect is not None
@@ -136,9 +139,23 @@ class SessionRestoration:
         filters."""
         pending.start = self._starts.begin()
 
-    def fetch_missing(self, pending: PendingTakeover, seen: Vector) -> None:
-        """Ask the origins for what the holder of the session that is taken (`pending`) lacked, as
-        it says (`seen`), ahead of newer messages."""
+    def read_rest(self, pending: PendingTakeover, data: bytes, now: float) -> None:
+        """Read the messages (`data`) that came to the holder of the session that is taken
+        (`pending`) since it was encoded, and ask the origins for what it lacked, ahead of newer
+        messages. `now`: s.
+
+        Raises:
+            WireError: they cannot be read.
+        """
+        seen, batches = decode_rest(data, now)
+        found = {
+            (batch.key, n): message
+            for batch, n, message in read_messages(batches, now)
+            if not batch.passed
+        }
+        for key in {key for key, _ in found}:
+            split_key(key)
+        pending.rest = seen, found
         if (session := pending.session) is not None:
             need = ranges_of({key: pending.need[key] for key in pending.need if key in seen})
             lacks = without(need, ranges_of(seen), self._evaluated.position(session))
@@ -152,27 +169,20 @@ class SessionRestoration:
         owed = self._evaluated.owed(session) if session is not None else {}
         return bool(owed), any(map(self._gap_recovery.can_ask, owed))
 
-    def offer_rest(
-        self, pending: PendingTakeover, seen: Vector, batches: bytes, now: float
-    ) -> None:
+    def offer_rest(self, pending: PendingTakeover) -> None:
         """Offer the session that is taken (`pending`) the messages that came to its holder, and not
-        here, since it was encoded (`batches`; `seen`: up to where these are all); `now`: s.
-
-        Raises:
-            WireError: they cannot be read.
-        """
-        if (session := pending.session) is None:
+        here, since it was encoded."""
+        rest, pending.rest, session = pending.rest, None, pending.session
+        if session is None or rest is None:
             return
         # Messages behind it are held back here, and will be delivered.
-        all_up_to = whole(self._evaluated.position(session), ranges_of(seen))
+        all_up_to = whole(self._evaluated.position(session), ranges_of(rest[0]))
         holds = self._gap_recovery.holds
         found = {
-            (batch.key, n): message
-            for batch, n, message in read_messages(batches, now)
-            if not batch.passed and (n <= all_up_to.get(batch.key, 0) or not holds(batch.key, n))
+            (key, n): message
+            for (key, n), message in rest[1].items()
+            if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
-        for key in {key for key, _ in found}:
-            split_key(key)
         found.update(self._history.lacked(session, pending.began - REPAIR_TIME))
         # Messages that have arrived here have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]

@@ -66,7 +66,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     SESSION_PART,
     SESSION_REQUEST,
     TAKE,
-    decode_rest,
     decode_takeover,
     encode_takeover,
 )
@@ -80,7 +79,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
     from mqttree.broker.cluster.sessions.merge import SessionMerge
@@ -476,14 +474,10 @@ class Takeover:
 
     def _reading(self, pending: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
-            taken = yield from self._restoration.reading(data, pending.holder)
+            given = yield from self._restoration.reading(pending, data)
         except WireError as error:
             self._unusable(pending, error, self._node.now)
             return
-        if taken.owner != pending.handshake.owner:
-            self._step(pending, Input.FOREIGN, self._node.now)
-            return
-        given = yield from self._restoration.restoring(pending, taken)
         if given is Input.COMPLETE:
             self._complete(pending, self._node.now)
         else:
@@ -510,38 +504,22 @@ class Takeover:
     def _take_rest(self, pending: PendingTakeover, now: float) -> None:
         """Have the origins send what the holder lacks."""
         try:
-            seen, batches = decode_rest(pending.parts.take(), now)
+            self._restoration.read_rest(pending, pending.parts.take(), now)
         except WireError as error:
             self._unusable(pending, error, now)
         else:
-            pending.rest = seen, batches
-            self._restoration.fetch_missing(pending, seen)
             self._fetch(pending, now)
 
     def _fetch(self, pending: PendingTakeover, now: float) -> None:
         """Wait for what the origins send, FETCH_S at most; where none of them can be reached, for
-        as long as a repair of the tree takes."""
-        rest = pending.rest
-        if self._pending.get(pending.client_id) is not pending or rest is None:
+        as long as a repair of the tree takes. Then the session is complete."""
+        if self._pending.get(pending.client_id) is not pending or pending.rest is None:
             return
         lacks, comes = self._restoration.fetching(pending)
         if lacks and now < pending.heard + (FETCH_S if comes else 3 * REPAIR_S):
-            pause = max(FETCHING_S, (now - pending.heard) / 4)  # many may wait
-            self._node.timers.schedule(now + pause, lambda at: self._fetch(pending, at))
+            self._node.timers.schedule(now + FETCHING_S, lambda at: self._fetch(pending, at))
         else:
-            pending.rest = None
-            self._offer_rest(pending, *rest, now)
-
-    def _offer_rest(
-        self, pending: PendingTakeover, seen: Vector, batches: bytes, now: float
-    ) -> None:
-        """Offer the session the messages that came to its holder since, or that origins have sent
-        for it. If they cannot be read, the client gets a new session."""
-        try:
-            self._restoration.offer_rest(pending, seen, batches, now)
-        except WireError as error:
-            self._unusable(pending, error, now)
-        else:
+            self._restoration.offer_rest(pending)
             self._complete(pending, now)
 
     def _unusable(self, pending: PendingTakeover, error: WireError, now: float) -> None:
