@@ -175,9 +175,8 @@ class ClusterLimits(CoreLimits, kw_only=True):
     forgotten: a client of these that comes here may get again what is on its way."""
 
     max_repeats: int = 1000
-    """sessions that came from elsewhere and have had newer messages of an origin than this broker;
-    of more, some may get them twice [session_takeovers_uncertain]. They are looked through for each
-    such message: some 0.1 ms."""
+    """sessions that alone are owed messages of an origin; of more, some do not get them
+    [session_takeovers_uncertain]. They are looked through for each such message: some 0.1 ms."""
 
     # -------------------------------- shared subscriptions
 

@@ -55,7 +55,7 @@ COUNTER_HELP = {
     "session_takeovers": "Sessions taken over from another broker.",
     "session_takeovers_unexpected": "Answers dropped because no takeover or merge expects them.",
     "session_takeovers_timed_out": "Takeovers without an answer: the client began a new session.",
-    "session_takeovers_uncertain": "Takeovers after which a QoS 2 message may come twice.",
+    "session_takeovers_uncertain": "Takeovers after which messages may be missing.",
     "sessions_merged": "Older sessions merged into newer ones of the same client.",
     "sessions_superseded": "Sessions ended because their clients have newer ones at other brokers.",
     "sessions_wrong_user": "CONNECT packets refused because another user has the session.",

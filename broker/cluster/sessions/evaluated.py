@@ -185,8 +185,9 @@ class Evaluated:
         old: MergedHistory,
         inherited: dict[SubscriptionStart, dict[bytes, Ranges]],
     ) -> None:
-        """Note that an old session has been merged into a newer one. `inherited`: where the newer
-        one's subscriptions begin now -> numbers behind that which only the old one evaluated."""
+        """Note that an old session (`old`) has been merged into a newer one (`session`).
+        `inherited`: where the newer one's subscriptions begin now -> numbers behind that which only
+        the old one evaluated."""
         record = self._record(session)
         record.merged.append(old)
         record.inherited = inherited

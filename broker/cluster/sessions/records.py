@@ -67,13 +67,13 @@ class Kind:
     """When they began, and for which of these origins the number may still rise. It comes behind
     START_VECTOR, which leaves that open."""
     DELIVERED: Final = 20
-    """Which messages a session has had at other brokers, and this one had not when the session
-    came: they may arrive still (`delivered_ranges`)."""
+    """Which messages were evaluated for a session at other brokers: they may arrive still
+    (`evaluated`)."""
     MEMBERS: Final = 23
     """All other brokers that this one keeps messages for, reachable or not. Its presence says that
     this broker has met another one."""
     OWED: Final = 24
-    """Which messages a session alone is owed: all others here have had them (`delivered_ranges`).
+    """Which messages a session alone is owed: all others here have had them (`evaluated`).
     SEEN says of them that they have been here."""
     ABSORBED: Final = 25
     """Which older sessions at other brokers have been merged into a session, though their brokers

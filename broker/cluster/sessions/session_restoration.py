@@ -1,4 +1,4 @@
-"""A session that comes from another broker, its holder, is made here: what `session_contents` has
+"""A session that comes from another broker, its holder, is made here: what `session_history` has
 read off it there, the older session that is here, and the messages of both logs are put together.
 
 The session is offered each message once. What it was offered at its holder is in its queue, or was
