@@ -31,6 +31,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     ranges_of,
     union,
     vector_of,
+    without,
 )
 from mqttree.broker.core.route import NOTHING_BEYOND, Delivery, Route
 from mqttree.broker.core.wildcard_forms import WildcardForms
@@ -142,13 +143,17 @@ class Evaluated:
 
     def _forget(self, session: Session, now: float) -> None:
         """Forget the record of a session: messages that have left all logs come no more. While
-        brokers are away, a log's tail may have older ones."""
+        brokers are away, a log's tail may have older ones that have not been here."""
         record, longest = self._records[session], self._limits.log_age_s
         if record.at + longest > now:
             self._forget_at(session, record.at + longest)
-        elif self._old.expects_old_messages() and now < record.at + self._limits.absent_max_s:
-            record.ranges = union(record.ranges, numbered(record.names))
-            record.names, record.merged, record.inherited = set(), [], {}
+            return
+        left: dict[bytes, Ranges] = {}
+        if self._old.expects_old_messages() and now < record.at + self._limits.absent_max_s:
+            left = without(self.elsewhere(session), ranges_of(self.here()))
+        if left:
+            record.ranges, record.names = left, set()
+            record.merged, record.inherited = [], {}
             self._forget_at(session, now + longest)
         else:
             del self._records[session]
