@@ -193,6 +193,22 @@ def test_a_broker_goes_on_at_once_if_its_standby_has_not_missed_it(seed: int) ->
     assert not client.errors
 
 
+@pytest.mark.parametrize("later", [0.01, 0.05, 0.1, 0.15, 0.2])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_session_goes_on_if_its_broker_dies_as_it_moves(seed: int, later: float) -> None:
+    world, ledger, owner, standby = synced(seed, routing="topic")
+    client = Refugee(world, ledger, "c", owner, clean=False, filters=[("t", 2)])
+    client.connect()
+    world.run(1.0)
+    client.leave_for(1e6)
+    client.host = next(host for host in world.hosts if host not in (owner, standby))
+    client.connect()
+    world.run(later)
+    kill(world, owner, reset=True)
+    world.run(3.0)
+    assert (client.state, client.session) == ("up", 1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_whose_standby_is_gone_serves_clients_after_three_seconds(seed: int) -> None:
     world, ledger, owner, standby = synced(seed)

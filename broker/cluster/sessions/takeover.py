@@ -350,25 +350,21 @@ class Takeover:
             self._node.timers.schedule(now + REPAIR_S, lambda at: self._holder_lost(pending, at))
 
     def _holder_lost(self, pending: PendingTakeover, now: float) -> None:
-        """Give up a holder that has not been reached for REPAIR_S, if nothing has come from it."""
-        if (
-            self._pending.get(pending.client_id) is not pending
-            or pending.state not in (State.ASKING, State.ENDING)
-            or not pending.lost_at
-            or pending.parts.position
-        ):
+        """Ask the standby of a holder that has not been reached for REPAIR_S, however much has come
+        from that one; without a standby, give it up if nothing has."""
+        if self._pending.get(pending.client_id) is not pending or not pending.lost_at:
             return
         self._node.now = now
         if self._posted.lives(pending.holder):
             pending.lost_at = 0.0
-        elif now >= pending.lost_at + REPAIR_S:
+        elif now >= pending.lost_at + REPAIR_S and pending.state is not State.CLOSING:
             standby = self._posted.holder(pending.holder)
             if standby is not None and pending.hops < MAX_HOPS:
                 pending.elsewhere = standby
                 self._step(pending, Input.MOVED, now)
-                return
-            pending.why = "the broker that has its session cannot be reached"
-            self._step(pending, Input.SILENT, now)
+            elif pending.state in (State.ASKING, State.ENDING) and not pending.parts.position:
+                pending.why = "the broker that has its session cannot be reached"
+                self._step(pending, Input.SILENT, now)
 
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
         """Whether a client has to wait for a holder that is silent."""
