@@ -5,9 +5,6 @@ In doubt no client is read, no will is sent and no session is given away; what w
 waits on (`stream`). The doubt ends when the standby has acknowledged a frame of after it, or says
 that it has given nothing away, or when its fence is carried out, or after DOUBT_S.
 
-A broker that starts with a journal that went to standbys is in doubt as well, about what these had
-and its disk had not: it lets no client in before they have answered.
-
 Fences also come unasked, as brokers that were cut off from each other meet again. Sessions in one
 are other brokers' from then on: their connections are closed unread, and their wills not sent.
 """
@@ -18,7 +15,6 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     UNHEARD,
@@ -34,7 +30,6 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
-    from mqttree.broker.cluster.sessions.records import Standby
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
@@ -79,9 +74,6 @@ class FencedStream(Protocol):
     def doubt_over(self) -> None:
         """Note that it was waited for long enough."""
 
-    def former_heard(self) -> None:
-        """Note that the standbys of before the start are not waited for any more."""
-
 
 class Fencing:
     """What a broker does in doubt, and when it hears of a fence."""
@@ -99,9 +91,6 @@ class Fencing:
         self._boot = node.config.boot
         self.doubts = False
         """Whether this broker is in doubt."""
-        self.former: dict[bytes, Standby] = {}
-        """Those that were sent the journal of an earlier incarnation of this broker, by their ids,
-        and have not said yet what they made of it."""
         self._asked = b"", 0
         self._since = 0.0
         # Sessions with wills that are due.
@@ -164,7 +153,7 @@ class Fencing:
                     session.successor = max(session.successor, newest)
         node.wills.waits = None
         self._cluster.agenda.reads_late(node.now)
-        self._cluster.barrier.closed = bool(self.former)
+        self._cluster.barrier.closed = False
         self._cluster.answers.held = False
         self._cluster.resync.release(node.now)
         node.flow_control.release(self)
@@ -176,53 +165,6 @@ class Fencing:
                 session.will = None
             else:
                 node.wills.send(session)
-
-    # ---------------------------------------------------------------- a start
-
-    def started(self, standbys: list[Standby]) -> None:
-        """Let no client in before the `standbys` that the journal names have said what they made of
-        what the disk may lack."""
-        now = self._node.now
-        self.former = {standby.id: standby for standby in reversed(standbys)}
-        self._cluster.barrier.closed = True
-        self._node.timers.schedule(now, lambda at: self._ask_former(now + DOUBT_S, now, at))
-
-    def _ask_former(self, until: float, again: float, now: float) -> None:
-        """Ask those that can be reached, from `again` (s) on, and wait for others only until it is
-        known that they cannot be."""
-        if not self.former:
-            return
-        reached = [each for each in self.former.values() if self._cluster.database.reaches(each.id)]
-        if now >= until or (not reached and self._cluster.barrier.knows_others(now)):
-            self.former.clear()
-            self._open()
-            return
-        if now >= again:
-            for standby in reached:
-                body = AskFence(standby.boot, standby.epoch, UNHEARD).encode()
-                self._cluster.bus.send(standby.id, ASK_FENCE, body, at_once=True)
-                again = now + ASK_S
-        self._node.timers.schedule(now + LOOK_S, lambda at: self._ask_former(until, again, at))
-
-    def _former_told(self, standby: bytes) -> None:
-        del self.former[standby]
-        if not self.former:
-            self._open()
-
-    def _fetch(self, key: bytes, last: int, until: float, now: float) -> None:
-        """Ask the neighbours for the messages up to number `last` of the former incarnation `key`,
-        until they are here, or until `until` (s): they may not have come by themselves before this
-        broker could be reached."""
-        origins = self._cluster.origins
-        window = origins.vector.get(key)
-        top = origins.recorded.get(key, 0) if window is None else window.top
-        if top < last and now < until:
-            self._cluster.gap_recovery.want(key, [(top + 1, last)], now)
-            self._node.timers.schedule(now + ASK_S, lambda at: self._fetch(key, last, until, at))
-
-    def _open(self) -> None:
-        self._cluster.barrier.closed = self.doubts
-        self._stream.former_heard()
 
     def _newest_elsewhere(self, session: Session) -> int:
         """Return the stamp of the newest connection of a session's client at other brokers."""
@@ -236,12 +178,7 @@ class Fencing:
         Raises MalformedPacket."""
         fence = FenceMessage.decode(body)
         mine = fence.boot == self._boot
-        former = self.former.get(sender)
-        if former is not None and former[1:] > (fence.boot, fence.epoch):
-            former = None
         if not fence.promoted:
-            if former is not None:
-                self._former_told(sender)
             if self.doubts and mine and self._asked == (sender, fence.epoch):
                 self._stream.cleared()
             return
@@ -251,25 +188,15 @@ class Fencing:
             self._node.counters.fences += 1
             self._node.log("info", f"broker {sender.hex()} had this broker's sessions meanwhile")
         claims = fence.claims[max(0, done - fence.first) :] if fence.first <= done else ()
-        stamps = {claim.client: claim.stamp for claim in claims if claim.stamp}
-        self._void(fence.lsn if mine else NEVER, stamps)
+        self._void(fence.lsn if mine else NEVER, dict(claims))
         for claim in claims:
-            if claim.stamp:
-                self._carry_out(claim)
-            elif former is not None:
-                self._add_incoming(claim)
+            self._carry_out(claim)
         done += len(claims)
         self._done[sender] = fence.boot, fence.epoch, done
         answer = AskFence(fence.boot, fence.epoch, done).encode()
         self._cluster.bus.send(sender, ASK_FENCE, answer, at_once=True)
-        if done < fence.total:
-            return
-        if mine:
+        if mine and done >= fence.total:
             self._stream.fenced(sender, fence.epoch)
-        elif former is not None:
-            self._former_told(sender)
-            key = origin_key(self._node.config.id, fence.boot)
-            self._fetch(key, fence.last, now + DOUBT_S, now)
 
     # ---------------------------------------------------------------- messages
 
@@ -307,7 +234,7 @@ class Fencing:
     def _carry_out(self, claim: Claim) -> None:
         """Leave a session to the broker that has it now. If it is still this broker's, its will was
         published: a client that is connected has to say again that it is there."""
-        client, stamp, _ = claim
+        client, stamp = claim
         node = self._node
         client_id = client.decode(errors="replace")
         orphan = node.wills.orphans.get(client_id)
@@ -330,14 +257,6 @@ class Fencing:
             conn.abort(why)
         elif session.recorder is not None:
             session.recorder.record_attributes()
-
-    def _add_incoming(self, claim: Claim) -> None:
-        """Take what a client repeats for what the standby has of it."""
-        session = self._node.sessions.get(claim.client.decode(errors="replace"))
-        if session is not None and not session.incoming.issuperset(claim.incoming):
-            session.incoming.update(claim.incoming)
-            if session.recorder is not None:
-                session.recorder.record_all()
 
 
 def _forget(session: Session, names: set[Name]) -> None:

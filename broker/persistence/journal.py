@@ -91,8 +91,8 @@ class Journal:
             all_records=self.everything,
             settle=absent_members.settle,
         )
-        self._stream = Stream(node, cluster, self.frames) if node.config.replicas else None
-        self.frames.stream = self._stream
+        if node.config.replicas:
+            self.frames.stream = Stream(node, cluster, self.frames)
         self.entries = Entries(node, self.frames, cluster.origins, cluster.forwarder.lone)
         self.receipts = self.entries.receipts
         self.published = self.entries.published
@@ -119,8 +119,6 @@ class Journal:
             end = partial(self.frames.record, encode_about(Kind.END, head.number))
             wills.add(head, alive, now, end)
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
-        if self._stream is not None and image.standbys:
-            self._stream.fencing.started(image.standbys)
         self.frames.start(segment, segments, size, image.size)
 
     def begin_without_disk(self, now: float) -> None:
@@ -327,20 +325,18 @@ class Journal:
     def _record_seen(self, keys: Iterable[bytes]) -> None:
         """Record which messages of these origins have been offered to the sessions here. What
         single sessions are owed counts as offered: their own records have it."""
-        vector = self._origins.vector
-        seen = offered({key: vector[key] for key in keys if key in vector})
+        vector, own = self._origins.vector, self._origins.key
+        seen = offered({key: vector[key] for key in keys if key in vector and key != own})
         fetched = self._evaluated.ranges_fetched_for_one_session
         for key, window in seen.items():
             if window.gaps and (owed := fetched(key)):
                 window.gaps = subtract(window.gaps, owed)
-        self.frames.record(encode_record(Kind.SEEN, encode_vector(self._since() | seen)))
+        self.frames.record(encode_record(Kind.SEEN, encode_vector(seen | self._since())))
 
     def _since(self) -> Vector:
         """Return the incarnation of this broker since which its sessions miss messages of other
         brokers."""
-        key = origin_key(self.node.config.id, self._origins.since)
-        window = self._origins.vector.get(key)
-        return {key: OriginWindow(0 if window is None else window.top, 0.0)}
+        return {origin_key(self.node.config.id, self._origins.since): OriginWindow(0, 0.0)}
 
     # ---------------------------------------------------------------- shared subscriptions
 
@@ -393,9 +389,6 @@ class Journal:
         self._record_seen(self._origins.vector)
         if cluster.expects_others:
             self.members_changed(self._absent_members.expected)
-        if self._stream is not None:
-            self._stream.record_standbys()
-        yield 1
         for number, entry in enumerate(chain.from_iterable(self._log.pieces())):
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
                 self.entries.batch(entry, logged=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.cluster.directory.link_state_directory import DRAINING, IMAGES, STANDBY
 from mqttree.broker.cluster.link.stream_packets import BEGIN, DROP, END, FRAME, encode_stream
-from mqttree.broker.cluster.sessions.records import Standby, encode_standbys
 from mqttree.broker.persistence.fencing import Fencing
 from mqttree.broker.persistence.images import POSTED_UNIT
 from mqttree.broker.persistence.standby_choice import Candidate, choose
@@ -363,20 +362,6 @@ class Stream:
 
     def _regroup(self) -> None:
         self.targets = tuple(each for each in (self.standby, self.coming) if each is not None)
-        self.record_standbys()
-
-    def record_standbys(self) -> None:
-        """Record who is sent the journal: if this broker starts again, they may have more of it
-        than its disk has."""
-        boot = self._node.config.boot
-        now = (Standby(target.broker_id, boot, target.epoch) for target in self.targets)
-        self._frames.record(encode_standbys((*self.fencing.former.values(), *now)))
-
-    def former_heard(self) -> None:
-        """Note that all that were sent an earlier incarnation's journal have said what they made
-        of it, or cannot."""
-        self.record_standbys()
-        self._choose()
 
     def _waited(self, since: float | None) -> None:
         """Note that output has waited long enough since a standby was lost (s)."""
@@ -480,7 +465,7 @@ class Stream:
 
     def _choose(self) -> None:
         """Begin another standby if there is none, or should be another one."""
-        if self.doubts or self.fencing.former or self.coming is not None:
+        if self.doubts or self.coming is not None:
             return
         if (wanted := self._wanted(self._node.now)) is not None:
             self._begin(wanted)

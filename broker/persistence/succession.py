@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import subtract
@@ -159,9 +160,7 @@ class Succession:
         self._in_doubt = stands_back
         self._drop = drop
         self._settled_at = 0.0
-        # Images whose messages are being taken, by owner.
-        self._taking: dict[bytes, Successor] = {}
-        self.fences = Fences(node, cluster, images, self._taking.__contains__, drop)
+        self.fences = Fences(node, cluster, images)
         """What the owners have to hear."""
         self._lives = cluster.posted_sessions.lives
         self._successors: dict[bytes, Successor] = {}
@@ -177,9 +176,6 @@ class Succession:
         owner = event.broker_id
         if event.via is not None:
             self._successors.pop(owner, None)
-            if self.fences.same_run(owner):
-                # It has what it has published.
-                self._taking.pop(owner, None)
             self.fences.reached(owner)
         elif owner in self._images():
             self._node.timers.schedule(
@@ -356,12 +352,11 @@ class Succession:
                 waits=lambda: self._stands_back,
                 over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
             )
-            self._taking[owner] = successor
-            self._node.turns.go(
+            work = chain(
                 self._taking_messages(successor, owner),
-                lambda: self._taking.get(owner) is not successor,
+                self._taking_wills(successor, owner, now, wall),
             )
-            self._in_steps(owner, successor, self._taking_wills(successor, owner, now, wall))
+            self._in_steps(owner, successor, work)
         return successor
 
     def _sweep_later(self, owner: bytes, standby_image: StandbyImage, successor: Successor) -> None:
@@ -402,8 +397,6 @@ class Succession:
                 unwanted.append(record)
             yield 1
         resync.succeeded(taken, node.now)
-        self._taking.pop(owner, None)
-        self.fences.taken(owner, successor.messages.published)
         if unwanted:
             node.timers.schedule(
                 node.now + UNWANTED_S,

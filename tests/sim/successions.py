@@ -22,9 +22,7 @@ from tests.sim.world import Host, World
 SETTLING_S = 0.3
 """s after it was answered in which a message may not be settled at its broker's standby."""
 
-KINDS = ("kills", "lags", "hangs", "splits")
-"""Brokers are killed; are killed as their disks lack what their standbys have, and start again with
-these; hang; are cut off."""
+KINDS = ("kills", "hangs", "splits")
 
 
 class Refugee(Stayer):
@@ -106,7 +104,6 @@ class Succession:
 
     def __init__(self, seed: int, kind: str = "kills") -> None:
         self.seed, self.kind = seed, kind
-        self.kills = kind in ("kills", "lags")
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
         self.world = World(seed)
         if seed % 2:  # while clients come, and brokers return
@@ -141,8 +138,8 @@ class Succession:
         self.publishers += [self._client(f"pub{host.index}", host, None) for host in world.hosts]
         for client in (*self.clients, *self.publishers):
             world.after(rng.uniform(0.0, 0.3), client.connect)
-            stays = self.kind == "lags" or (self.kind == "kills" and self.seed % 3 == 1)
-            client.waits = stays and rng.random() < 0.5
+            wiped = self.kind == "kills" and self.seed % 3 == 1
+            client.waits = wiped and rng.random() < 0.5
 
     def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
         rng = self.rng
@@ -154,7 +151,7 @@ class Succession:
             version=rng.choice((4, 5)),
             clean=False,
             filters=filters,
-            will=("will", 2, False) if not self.kills else None,
+            will=("will", 2, False) if self.kind != "kills" else None,
         )
 
     def traffic(self) -> None:
@@ -162,7 +159,7 @@ class Succession:
         rng, world = self.rng, self.world
         length = self.length = rng.choice((5.0, 15.0))
         sources = self.publishers
-        if not self.kills:  # their sessions take longer to move
+        if self.kind != "kills":  # their sessions take longer to move
             sources = [*sources, *self.clients]
         at = 2.0
         while at < length:
@@ -186,18 +183,12 @@ class Succession:
         """Plan what goes wrong, one broker after the other."""
         rng, world = self.rng, self.world
         when = rng.uniform(2.0, self.length)
-        if self.kills:
+        if self.kind == "kills":
             count = rng.choice((1, 1, min(2, len(world.hosts) - 1)))
             for victim in rng.sample(world.hosts, count):
                 world.after(when, kill, world, victim, rng.random() < 0.7)
                 back = when + rng.choice((0.5, 2.0, 5.0))
-                if self.kind == "lags":
-                    back = when + rng.choice((0.02, 0.12, 0.3, 1.0, 3.0))
-                    lag, disk = rng.uniform(0.0, 0.1), self.disks[victim.index]
-                    world.after(when - lag, setattr, disk, "lags", True)
-                    world.after(back, victim.start)
-                    world.after(back, setattr, disk, "lags", False)
-                elif self.seed % 3 == 0:  # its disk is there
+                if self.seed % 3 == 0:  # its disk is there
                     world.after(back, victim.start)
                 elif self.seed % 3 == 1:
                     world.after(back, wipe, victim, self.disks[victim.index])
@@ -274,7 +265,7 @@ class Succession:
         self.traffic()
         self.faults()
         world.run(self.length + 12.0)
-        if not self.kills:
+        if self.kind != "kills":
             for host in world.hosts:
                 host.resume()
             world.heal()
@@ -291,7 +282,7 @@ class Succession:
             else:
                 check(world, self.ledger, client)
                 check_order(world, self.ledger, client)
-        if not self.kills:
+        if self.kind != "kills":
             self._one_session_each()
         if self.kind != "splits":  # what a publisher repeats on the other side is another message
             for found, text in log_faults(world.alive(), self.ledger):

@@ -30,7 +30,7 @@ SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 2
 
-COUNTS = {"kills": 12, "lags": 6, "hangs": 6, "splits": 4}
+COUNTS = {"kills": 12, "hangs": 6, "splits": 4}
 """Schedules of each kind in each run of the tests."""
 
 
@@ -91,23 +91,11 @@ def adopts_nothing(patch: Mutant) -> None:
     patch.setattr(Adoption, "_begin", lambda self, now: None)
 
 
-def asks_no_standby(patch: Mutant) -> None:
-    """A broker that has started again goes on with what its disk has."""
-    patch.setattr(Fencing, "started", lambda self, standbys: None)
-
-
-def forgets_what_clients_sent(patch: Mutant) -> None:
-    """It takes what they repeat for new."""
-    patch.setattr(Fencing, "_add_incoming", lambda self, claim: None)
-
-
 MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (is_not_fenced, "hangs", 2),
     (does_not_doubt, "hangs", 2),
     (claims_when_done, "hangs", 28),
     (adopts_nothing, "kills", 1000),
-    (asks_no_standby, "lags", 0),
-    (forgets_what_clients_sent, "lags", 0),
 ]
 """Faults, each with a kind and a seed that show it."""
 

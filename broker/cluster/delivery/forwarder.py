@@ -299,11 +299,8 @@ class Forwarder(Sender):
         if known.top:
             window.history = [(1, known.top)]
         if broker_id == self._origins.own_id:
-            # An earlier incarnation of this broker. Sessions have had what its journal has.
-            window.former, window.begin = True, LAST
-            if (last := self._origins.recorded.get(key)) is not None:
-                window.begin = window.top = last
-                window.history = []
+            # An earlier incarnation of this broker: its subscribers went with it.
+            window.begin = LAST
         self._gap_recovery.met(key, window)
         return window
 

@@ -25,7 +25,7 @@ class LocalWindow(OriginWindow):
     here wanted. It is taken all the same if it comes, to be passed on.
     """
 
-    __slots__ = ("begin", "counters", "feed", "former", "history", "most_gaps")
+    __slots__ = ("begin", "counters", "feed", "history", "most_gaps")
 
     def __init__(
         self,
@@ -39,8 +39,6 @@ class LocalWindow(OriginWindow):
         `most_gaps`: so many are remembered (`Limits.max_gaps`)."""
         super().__init__(top, heard)
         self.begin = 0
-        self.former = False
-        """Whether the origin is an earlier incarnation of this broker."""
         self.history: Ranges = []
         # What local subscribers have had; None for an incarnation of this broker, and where topics
         # have paths of their own (`RoutingStrategy.ordered`).
@@ -59,7 +57,7 @@ class LocalWindow(OriginWindow):
             return count
         last = first + count - 1
         if first > top:
-            if self.former:
+            if self.begin == LAST:
                 self.gaps.append((top + 1, first - 1))
                 self.limit()
             else:

@@ -8,6 +8,7 @@ incarnations of it whose messages the journal has brought back.
 from __future__ import annotations
 
 from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
 from mqttree.broker.cluster.link.origin_keys import origin_key
 
@@ -23,7 +24,6 @@ class Origins:
         "ours",
         "own",
         "own_id",
-        "recorded",
         "since",
         "vector",
     )
@@ -40,9 +40,6 @@ class Origins:
         """By origin: which of its numbers have been here."""
         self.ours: dict[bytes, None] = {self.key: None}
         """This incarnation, and earlier ones of this broker whose messages the log has."""
-        self.recorded: dict[bytes, int] = {}
-        """Earlier incarnations of this broker: up to which number its journal has what they
-        published. What is behind that only its standby had, and no session here."""
         self.since = own.boot
         """Boot number: of origins that started later, this broker wants all messages from the first
         one on. Sessions may be older than this incarnation."""
@@ -57,17 +54,9 @@ class Origins:
         """Add the origin `key`, an earlier incarnation of this broker that published up to number
         `last`: others may ask for its messages. Local sessions have had them. `now`: s."""
         window = self.vector.setdefault(key, LocalWindow(0, now, None, self._most_gaps))
-        window.former = True
+        window.begin = LAST
         window.top = max(window.top, last)
         self.ours[key] = None
-        self.record(key, window.top)
-
-    def record(self, key: bytes, last: int) -> None:
-        """Note that the journal has what the earlier incarnation `key` of this broker published, up
-        to number `last`."""
-        last = self.recorded[key] = max(last, self.recorded.get(key, 0))
-        if (window := self.vector.get(key)) is not None:
-            window.begin = last
 
     def uncounted(self, key: bytes) -> float:
         """Return how much older (s) the messages of an origin are than the log says, which does not

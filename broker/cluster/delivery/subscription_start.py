@@ -216,9 +216,7 @@ class SubscriptionStarts:
         for key, window in origins.vector.items():
             feed = window.feed
             top = tops[key] = max(window.top, window.begin if feed is None else feed.done)
-            if window.former:
-                top = tops[key] = highest[key] = LAST
-            elif window is not origins.own:
+            if window is not origins.own:
                 if (
                     last := last_before(key)
                 ) is not None:  # it may have left numbers out until then, or they are on their way

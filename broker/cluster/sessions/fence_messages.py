@@ -3,10 +3,8 @@ away (docs/decisions/0063).
 
     ASK_FENCE  u32 boot, u32 epoch: of the stream that the asker posted last, or of the fence, u32
                how many of its claims are carried out (UNHEARD: it has not heard of any)
-    FENCE      u32 boot, u32 epoch, u8 PROMOTED or 0, u64 LSN of the image's last frame, u64 number
-               of the owner's last message in it, u32 claims in all, u32 number of the first that
-               follows, claims: u16 size, client id, u64 stamp, u16 n, packet identifiers: n times
-               u16
+    FENCE      u32 boot, u32 epoch, u8 PROMOTED or 0, u64 LSN of the image's last frame, u32 claims
+               in all, u32 number of the first that follows, claims: u16 size, client id, u64 stamp
 
 ASK_FENCE is answered unless all claims are carried out, and FENCE always. Both may be repeated. A
 claim is never taken back, so its number says which it is.
@@ -27,21 +25,13 @@ PROMOTED: Final = 1
 UNHEARD: Final = 0xFFFFFFFF
 
 _ASK = struct.Struct(">III")
-_HEAD = struct.Struct(">IIBQQII")
+_HEAD = struct.Struct(">IIBQII")
 _SIZE = struct.Struct(">H")
-_STAMP = struct.Struct(">QH")
+_STAMP = struct.Struct(">Q")
 
-
-class Claim(NamedTuple):
-    """What a standby has done for a session."""
-
-    client: bytes
-    """Client id."""
-    stamp: int
-    """Of the connection that has the session; that of the session itself: its will was published.
-    0: it has taken what the client had sent at QoS 2, as `incoming`."""
-    incoming: tuple[int, ...] = ()
-    """Packet identifiers."""
+Claim = tuple[bytes, int]
+"""A client id, and the stamp of the connection that has its session; that of the session itself:
+its will was published."""
 
 
 class AskFence(NamedTuple):
@@ -72,39 +62,32 @@ class FenceMessage(NamedTuple):
     promoted: bool
     """Whether anything may have been given away."""
     lsn: int
-    last: int
-    """Number of the last message of that boot that the standby has taken; 0: there is none."""
     total: int
     first: int
     claims: tuple[Claim, ...]
 
     def encode(self) -> bytes:
         """Return it as bytes."""
-        head = self.boot, self.epoch, PROMOTED * self.promoted, self.lsn, self.last
-        packed = _HEAD.pack(*head, self.total, self.first)
-        return packed + b"".join(_encoded(self.claims))
+        head = self.boot, self.epoch, PROMOTED * self.promoted, self.lsn, self.total, self.first
+        return _HEAD.pack(*head) + b"".join(_encoded(self.claims))
 
     @classmethod
     def decode(cls, body: bytes) -> FenceMessage:
         """Decode it. Raises MalformedPacket."""
         try:
-            boot, epoch, flags, lsn, last, total, first = _HEAD.unpack_from(body)
+            boot, epoch, flags, lsn, total, first = _HEAD.unpack_from(body)
             at, claims = _HEAD.size, []
             while at < len(body):
                 (size,) = _SIZE.unpack_from(body, at)
-                at += _SIZE.size
-                client, at = body[at : at + size], at + size
-                stamp, count = _STAMP.unpack_from(body, at)
-                at += _STAMP.size
-                claims.append(Claim(client, stamp, struct.unpack_from(f">{count}H", body, at)))
-                at += 2 * count
+                client = body[at + 2 : at + 2 + size]
+                (stamp,) = _STAMP.unpack_from(body, at + 2 + size)
+                claims.append((client, stamp))
+                at += 10 + size
         except struct.error:
             raise MalformedPacket("fence is truncated") from None
-        promoted = flags & PROMOTED != 0
-        return cls(boot, epoch, promoted, lsn, last, total, first, tuple(claims))
+        return cls(boot, epoch, flags & PROMOTED != 0, lsn, total, first, tuple(claims))
 
 
 def _encoded(claims: Iterable[Claim]) -> Iterable[bytes]:
-    for client, stamp, incoming in claims:
-        yield _SIZE.pack(len(client)) + client + _STAMP.pack(stamp, len(incoming))
-        yield struct.pack(f">{len(incoming)}H", *incoming)
+    for client, stamp in claims:
+        yield _SIZE.pack(len(client)) + client + _STAMP.pack(stamp)
