@@ -129,8 +129,7 @@ class Adoption:
         if head.will and head.expiry:
             self._numbers.append(number)
             return
-        wall = self._cluster.clock.physical(now)
-        away = max(0, wall - (head.disconnected_at or self._image.alive)) / 1000
+        away = self._image.away(head, self._cluster.clock.physical(now))
         if away >= head.expiry:
             return
         with suppress(UnicodeDecodeError):

@@ -22,7 +22,7 @@ from mqttree.broker.cluster.sessions.fence_messages import (
     Claim,
     FenceMessage,
 )
-from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.cluster.sessions.session_entries import newest_stamp
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.message import Name, size_of
@@ -144,11 +144,11 @@ class Fencing:
         if now < since + DOUBT_S and not self._cluster.barrier.has_directory():
             node.timers.schedule(now + LOOK_S, lambda at: self._reopen(since, at))
             return
-        node.now = now
+        node.now, database = now, self._cluster.database
         self.doubts = False
         for session in node.sessions.values():
             if session.conn is not None:
-                newest = self._newest_elsewhere(session)
+                newest = newest_stamp(database, session.client_id)
                 if newest > session.stamp:
                     session.successor = max(session.successor, newest)
         node.wills.waits = None
@@ -161,15 +161,10 @@ class Fencing:
         for session in wills:
             if session.will is None:
                 continue
-            if self._newest_elsewhere(session) > session.stamp:
+            if newest_stamp(database, session.client_id) > session.stamp:
                 session.will = None
             else:
                 node.wills.send(session)
-
-    def _newest_elsewhere(self, session: Session) -> int:
-        """Return the stamp of the newest connection of a session's client at other brokers."""
-        others = entries_of(self._cluster.database, session.client_id)
-        return max((entry.stamp for _, entry in others), default=0)
 
     # ---------------------------------------------------------------- fences
 
@@ -237,9 +232,11 @@ class Fencing:
         client, stamp = claim
         node = self._node
         client_id = client.decode(errors="replace")
-        orphan = node.wills.orphans.get(client_id)
-        for waiting in (*self._wills, *(() if orphan is None else (orphan,))):
-            if waiting.client_id == client_id and waiting.stamp <= stamp:
+        due = [waiting for waiting in self._wills if waiting.client_id == client_id]
+        if (orphan := node.wills.orphans.get(client_id)) is not None:
+            due.append(orphan)
+        for waiting in due:
+            if waiting.stamp <= stamp:
                 waiting.will = None
         session = node.sessions.get(client_id)
         if session is None or session.stamp > stamp:

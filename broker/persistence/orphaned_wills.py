@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.sessions.session_entries import entries_of
+from mqttree.broker.cluster.sessions.session_entries import newest_stamp
 from mqttree.broker.core.wills import delay_of
 from mqttree.broker.persistence.will_record import decode_will
 from mqttree.broker.wire.errors import WireError
@@ -75,8 +75,8 @@ class OrphanedWills:
         if node.wills.orphans.get(client_id) is session:
             del node.wills.orphans[client_id]
         own = node.sessions.get(client_id)
-        stamps = [entry.stamp for _, entry in entries_of(self._cluster.database, client_id)]
-        newest = max([*stamps, 0 if own is None else own.stamp])
+        elsewhere = newest_stamp(self._cluster.database, client_id)
+        newest = elsewhere if own is None else max(elsewhere, own.stamp)
         if session.will is None or newest > session.stamp or not may():
             return
         if session.listener is not None:

@@ -327,9 +327,8 @@ class Succession:
         )
 
     def _has_expired(self, recorded: RecordedSession, image: Image) -> bool:
-        since = recorded.head.disconnected_at or image.alive
         wall = self._cluster.clock.physical(self._node.now)
-        return since + recorded.head.expiry * 1000 < wall
+        return image.away(recorded.head, wall) > recorded.head.expiry
 
     def _successor(self, owner: bytes, standby_image: StandbyImage) -> Successor | None:
         """Return what has the image of a broker, None while that can be reached."""

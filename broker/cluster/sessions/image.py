@@ -150,6 +150,11 @@ class Image:
         s."""
         return decode_vector(b"".join(self.seen.values()), now)
 
+    def away(self, head: SessionRecord, wall: int) -> float:
+        """Return for how long the client of a session has been away (s): since its connection
+        ended, or since the last frame. `head`: of the session; `wall`: the time of day (ms)."""
+        return max(0, wall - (head.disconnected_at or self.alive)) / 1000
+
     # ---------------------------------------------------------------- one file of several
 
     def records(self) -> Iterator[bytes]:

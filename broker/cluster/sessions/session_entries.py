@@ -31,3 +31,9 @@ def posted_stamp(database: LinkStateDatabase, broker_id: bytes, client_id: str) 
     `database`, 0 when it has posted none."""
     entry = decode_entry(database.entry(broker_id, key_of(client_id)))
     return 0 if entry is None else entry.stamp
+
+
+def newest_stamp(database: LinkStateDatabase, client_id: str) -> int:
+    """Return the stamp of the newest session of `client_id` that other brokers have posted in the
+    `database`, also of one that has ended; 0: there is none."""
+    return max((entry.stamp for _, entry in entries_of(database, client_id)), default=0)
