@@ -2,13 +2,17 @@
 
 Below those that the kernel gives to connections: such a port stays free between being chosen
 and being used, also after thousands of connections that leave theirs in TIME_WAIT, and a dial of a
-dead broker does not reach itself.
+dead broker does not reach itself. A port that was given is locked in a file of this user, one byte
+for each port, until the process ends: two test runs side by side are given different ones.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -16,6 +20,8 @@ TRIES = 1000
 """Ports that are tried before there is none."""
 
 _given: set[int] = set()
+_locks = -1
+"""The file of the locks, opened at the first port; closing it would give them all back."""
 _random = random.SystemRandom()  # no seed makes two processes choose the same
 
 
@@ -36,6 +42,15 @@ def _range() -> range:
 PORTS = _range()
 
 
+def _lock(port: int) -> None:
+    """Raises OSError when another process has been given this port."""
+    global _locks
+    if _locks < 0:
+        path = Path(tempfile.gettempdir()) / f"mqttree-ports-{os.getuid()}"
+        _locks = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fcntl.lockf(_locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+
+
 def _choose(number: int) -> list[int]:
     """So many free ports, one after the other; none when TRIES found none."""
     for _ in range(TRIES):
@@ -45,6 +60,7 @@ def _choose(number: int) -> list[int]:
             with suppress(OSError), ExitStack() as stack:
                 for port in ports:
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                    _lock(port)
                 _given.update(ports)
                 return ports
     return []
@@ -54,6 +70,8 @@ def _begin() -> None:
     """A process that makes one network after the other would have no ports left at some time: once
     half of them were given, they may be given again."""
     if len(_given) > len(PORTS) // 2:
+        if _locks >= 0:
+            fcntl.lockf(_locks, fcntl.LOCK_UN)
         _given.clear()
 
 

@@ -7,6 +7,8 @@ import asyncio
 import random
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.connection import Pipe
@@ -15,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from mqttree.bench.lab import network, relays
+from mqttree.bench.lab import network, ports, relays
 from mqttree.bench.lab.lab import Lab, LabError
 from mqttree.bench.lab.network import Network, lacking, obey
 from mqttree.bench.lab.pipe import Pipe as Direction
@@ -416,6 +418,20 @@ def test_a_fault_makes_no_link_where_there_was_none() -> None:
 def test_there_are_enough_ports_for_the_largest_lab() -> None:
     count = 3 * MAX_BROKERS + MAX_BROKERS * (MAX_BROKERS - 1)
     assert len(set(free_ports(count))) == count
-    with pytest.raises(PortsError, match=r"^no 20000 free ports$"):
-        free_ports(20_000)
     assert len(PORTS) < 20_000
+
+
+def test_a_port_is_given_to_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = range(PORTS.start - 4, PORTS.start)
+    monkeypatch.setattr(ports, "PORTS", few)
+    monkeypatch.setattr(ports, "_given", set())
+    here = free_ports(2)
+    script = f"""
+from mqttree.bench.lab import ports
+ports.PORTS = {few}
+print(*ports.free_ports(2))
+"""
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert {*here, *map(int, other.stdout.split())} == set(few), other.stderr
+    with pytest.raises(PortsError, match=r"^no 5 free ports$"):
+        free_ports(5)
