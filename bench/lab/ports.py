@@ -14,14 +14,13 @@ import random
 import socket
 import tempfile
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 
 TRIES = 1000
 """Ports that are tried before there is none."""
 
 _given: set[int] = set()
-_locks = -1
-"""The file of the locks, opened at the first port; closing it would give them all back."""
 _random = random.SystemRandom()  # no seed makes two processes choose the same
 
 
@@ -42,13 +41,11 @@ def _range() -> range:
 PORTS = _range()
 
 
-def _lock(port: int) -> None:
-    """Raises OSError when another process has been given this port."""
-    global _locks
-    if _locks < 0:
-        path = Path(tempfile.gettempdir()) / f"mqttree-ports-{os.getuid()}"
-        _locks = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    fcntl.lockf(_locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+@cache
+def _locks() -> int:
+    """The file of the locks; closing it would give them all back."""
+    path = Path(tempfile.gettempdir()) / f"mqttree-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _choose(number: int) -> list[int]:
@@ -60,7 +57,7 @@ def _choose(number: int) -> list[int]:
             with suppress(OSError), ExitStack() as stack:
                 for port in ports:
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                    _lock(port)
+                    fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 _given.update(ports)
                 return ports
     return []
@@ -70,8 +67,7 @@ def _begin() -> None:
     """A process that makes one network after the other would have no ports left at some time: once
     half of them were given, they may be given again."""
     if len(_given) > len(PORTS) // 2:
-        if _locks >= 0:
-            fcntl.lockf(_locks, fcntl.LOCK_UN)
+        fcntl.lockf(_locks(), fcntl.LOCK_UN)
         _given.clear()
 
 

@@ -431,7 +431,7 @@ from mqttree.bench.lab import ports
 ports.PORTS = {few}
 print(*ports.free_ports(2))
 """
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert {*here, *map(int, other.stdout.split())} == set(few), other.stderr
+    other = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert {*here, *map(int, other.stdout.split())} == set(few)
     with pytest.raises(PortsError, match=r"^no 5 free ports$"):
         free_ports(5)
