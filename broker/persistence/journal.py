@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, subtract
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
-from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
+from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_evaluated
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import offered
 from mqttree.broker.cluster.sessions.records import (
@@ -331,7 +331,7 @@ class Journal:
         for key, window in seen.items():
             if window.gaps and (owed := fetched(key)):
                 window.gaps = subtract(window.gaps, owed)
-        self.frames.record(encode_record(Kind.SEEN, encode_vector(seen | self._since())))
+        self.frames.record(encode_record(Kind.SEEN, encode_evaluated(seen | self._since())))
 
     def _since(self) -> Vector:
         """Return the incarnation of this broker since which its sessions miss messages of other

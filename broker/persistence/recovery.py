@@ -12,7 +12,7 @@ from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import split_key
-from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.link.version_vector import decode_evaluated
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of
 from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
@@ -157,7 +157,7 @@ class Recovery:
         """Restore which messages of other brokers have come: what is behind them is missing."""
         node, origins = self.node, self.cluster.origins
         try:
-            seen = decode_vector(b"".join(self.image.seen.values()), self.now)
+            seen = decode_evaluated(b"".join(self.image.seen.values()), self.now)
         except WireError:
             self.image.skipped += 1
             return
@@ -224,7 +224,7 @@ class Recovery:
         try:
             client_id, will = head.client_id.decode(), decode_will(head.will)
             state = finish(reading_session(recorded, self.messages.get, self.now, EVERYTHING))
-            delivered = decode_vector(recorded.part(Kind.DELIVERED), self.now)
+            delivered = decode_evaluated(recorded.part(Kind.DELIVERED), self.now)
             owed = decode_owed(recorded.part(Kind.OWED))
             time = recorded.parts.get(Kind.START_TIME)
             start = None if time is None else StartTime.decode(time)

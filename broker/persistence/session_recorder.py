@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.cluster.delivery.subscription_start import oldest
-from mqttree.broker.cluster.link.version_vector import Vector, encode_vector
+from mqttree.broker.cluster.link.version_vector import Vector, encode_evaluated
 from mqttree.broker.cluster.sessions.records import (
     CLEAN,
     NEW,
@@ -190,7 +190,7 @@ class SessionRecorder:
         frozen = self._frozen
         delivered = frozen[0] if frozen else self._group.delivered_elsewhere(self.session)
         if delivered:
-            self._record(encode_about(Kind.DELIVERED, self.number, encode_vector(delivered)))
+            self._record(encode_about(Kind.DELIVERED, self.number, encode_evaluated(delivered)))
 
     def record_absorbed(self) -> None:
         """Record which older sessions at other brokers have been merged into this one."""

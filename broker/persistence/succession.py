@@ -29,8 +29,8 @@ from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import (
     OriginWindow,
     Vector,
-    decode_vector,
-    encode_vector,
+    decode_evaluated,
+    encode_evaluated,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of, union, vector_of
@@ -431,7 +431,7 @@ class Succession:
         """Make the head of a session for a taker, as it is `recorded`. Raises WireError,
         struct.error: it cannot be read."""
         successor, head = self._successors[owner], recorded.head
-        before = decode_vector(recorded.part(Kind.START_VECTOR), now)
+        before = decode_evaluated(recorded.part(Kind.START_VECTOR), now)
         seen = _seen(successor.offered(owner), recorded, before, now)
         lent = RecordedSession(head._replace(will=b""))
         # When its broker is back, it has the session still: what was given away is known by the
@@ -448,7 +448,7 @@ class Succession:
             if at > UNKNOWN:
                 time = StartTime(at, 0.0, tuple(sorted(unsettled))).encode()
                 lent.parts[Kind.START_TIME], before = time, new | before
-        lent.parts[Kind.START_VECTOR] = encode_vector(before)
+        lent.parts[Kind.START_VECTOR] = encode_evaluated(before)
         seen |= new
         lent.subscriptions, lent.incoming = recorded.subscriptions, recorded.incoming
         # What its broker has sent since, if that only hung or was cut off, is not met.
@@ -457,7 +457,7 @@ class Succession:
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, set(), len(lent.queue), now)
         wall = self._cluster.clock.physical(now)
-        export.data = recorded_head(lent, successor.messages, encode_vector(seen), wall)
+        export.data = recorded_head(lent, successor.messages, encode_evaluated(seen), wall)
         export.rest = encode_rest(seen)
         if asked.stamp < head.stamp:
             self.fences.adopted(owner, head.client_id)
@@ -518,6 +518,6 @@ def _seen(offered: Vector, recorded: RecordedSession, before: Vector, now: float
     ranges = ranges_of(offered)
     for key, owed in decode_owed(recorded.part(Kind.OWED)).items():
         ranges[key] = subtract(ranges.get(key, []), owed)
-    delivered = ranges_of(decode_vector(recorded.part(Kind.DELIVERED), now))
+    delivered = ranges_of(decode_evaluated(recorded.part(Kind.DELIVERED), now))
     had = {key: [(1, window.top)] for key, window in before.items() if window.top}
     return vector_of(union(ranges, delivered, had))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.base.broker_id import ID_BYTES
-from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.link.version_vector import VECTOR_HEAD, decode_evaluated
 from mqttree.broker.cluster.sessions.recorded_session import AS_PUBLISHED, RecordedSession, Waiting
 from mqttree.broker.cluster.sessions.records import (
     ABOUT,
@@ -148,7 +148,7 @@ class Image:
     def vector(self, now: float) -> Vector:
         """Return which messages its SEEN say to have been here. Raises MalformedPacket. `now`:
         s."""
-        return decode_vector(b"".join(self.seen.values()), now)
+        return decode_evaluated(b"".join(self.seen.values()), now)
 
     def away(self, head: SessionRecord, wall: int) -> float:
         """Return for how long the client of a session has been away (s): since its connection
@@ -267,8 +267,9 @@ class Image:
 
     def _seen(self, body: bytes) -> None:
         at = 0
-        while at + 19 <= len(body):
-            end = at + 19 + 12 * body[at + 18]
+        while at + VECTOR_HEAD <= len(body):
+            gaps = int.from_bytes(body[at + 18 : at + VECTOR_HEAD], "big")
+            end = at + VECTOR_HEAD + 12 * gaps
             origin = body[at : at + 12]
             self.seen[origin] = body[at:end]
             if self._recorded:

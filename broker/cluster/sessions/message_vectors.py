@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import LAST, Ranges, merge, roughly, subtract
+from mqttree.broker.base.sequence_set import LAST, Ranges, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalVector
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
@@ -28,7 +28,7 @@ def offered(vector: LocalVector) -> Vector:
     for key, window in vector.items():
         if (feed := window.feed) is not None:
             seen = found[key] = OriginWindow(min(feed.done, LAST), window.heard)
-            seen.gaps = roughly(feed.outstanding)
+            seen.gaps = list(feed.outstanding)
             continue
         seen = found[key] = OriginWindow(max(window.top, min(window.begin, LAST)), window.heard)
         seen.gaps = [
@@ -114,9 +114,9 @@ def ranges_of(vector: Vector) -> dict[bytes, Ranges]:
 
 
 def vector_of(has: dict[bytes, Ranges]) -> Vector:
-    """Return a vector that has these numbers, or a few less."""
+    """Return a vector that has these numbers."""
     vector: Vector = {}
     for key, ranges in has.items():
         window = vector[key] = OriginWindow(ranges[-1][1], 0.0)
-        window.gaps = roughly(subtract([(1, window.top)], ranges))
+        window.gaps = subtract([(1, window.top)], ranges)
     return vector

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.cluster.link.version_vector import decode_vector
+from mqttree.broker.cluster.link.version_vector import decode_evaluated
 from mqttree.broker.cluster.sessions.records import (
     OPTIONS,
     Kind,
@@ -125,7 +125,7 @@ def reading_session(
     state = SessionState(username, head.expiry, recorded.last, {}, recorded.incoming)
     state.owner = None if head.owner is None else head.owner.decode()
     state.created, state.floor = head.ages[0] or head.stamp, head.ages[1]
-    state.before = decode_vector(recorded.part(Kind.START_VECTOR), now)
+    state.before = decode_evaluated(recorded.part(Kind.START_VECTOR), now)
     absorbed = ABSORBED.iter_unpack(recorded.part(Kind.ABSORBED))
     state.absorbed = tuple(Absorbed(*one) for one in absorbed)
     state.given = decode_owed(recorded.part(Kind.GIVEN))

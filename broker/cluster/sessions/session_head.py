@@ -24,7 +24,7 @@ from mqttree.broker.cluster.link.message_batch import (
     is_topic_name,
 )
 from mqttree.broker.cluster.link.origin_keys import split_key
-from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.link.version_vector import encode_evaluated
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import numbered
 from mqttree.broker.cluster.sessions.recorded_session import reading_session
@@ -162,7 +162,7 @@ def encoding(
     """
     head = HeadRecords(now)
     head.record(attributes_of(state, NUMBER, NEW).encode())
-    head.record(encode_record(Kind.SEEN, encode_vector(state.seen)))
+    head.record(encode_record(Kind.SEEN, encode_evaluated(state.seen)))
     if state.given:
         newest = {key: ranges[-MAX_GIVEN:] for key, ranges in state.given.items()}
         head.record(encode_about(Kind.GIVEN, NUMBER, owed_body(newest)))

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from mqttree.broker.cluster.link.message_batch import encode_message
-from mqttree.broker.cluster.link.version_vector import encode_vector
+from mqttree.broker.cluster.link.version_vector import encode_evaluated
 from mqttree.broker.cluster.sessions.recorded_session import AS_PUBLISHED
 from mqttree.broker.cluster.sessions.records import (
     LOCAL,
@@ -185,7 +185,7 @@ class SessionRecords:
         """Record where (`start`) the subscriptions of a `session` begin. `offset`: as of
         START_TIME."""
         before, began, unsettled = start
-        self.put(encode_about(Kind.START_VECTOR, session, encode_vector(before)))
+        self.put(encode_about(Kind.START_VECTOR, session, encode_evaluated(before)))
         if began > UNKNOWN:
             time = StartTime(began, offset, tuple(sorted(unsettled)))
             self.put(encode_about(Kind.START_TIME, session, time.encode()))

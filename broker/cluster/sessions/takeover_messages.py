@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterable
 
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND, LIVE
-from mqttree.broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
+from mqttree.broker.cluster.link.version_vector import Vector, decode_evaluated, encode_evaluated
 from mqttree.broker.wire.errors import MalformedPacket
 
 SESSION_REQUEST, SESSION_ANSWER, SESSION_PART = 2, 3, 4 | BEHIND
@@ -70,7 +70,7 @@ def decode_takeover(body: bytes) -> tuple[int, int, str, bytes]:
 def encode_rest(seen: Vector, batches: Iterable[bytes] = ()) -> bytes:
     """Encode the rest of a session: the numbers up to which that is all (`seen`), and the messages
     that came to it (`batches`)."""
-    vector = encode_vector(seen)
+    vector = encode_evaluated(seen)
     return b"".join((len(vector).to_bytes(4, "big"), vector, *batches))
 
 
@@ -81,4 +81,4 @@ def decode_rest(data: bytes, now: float) -> tuple[Vector, bytes]:
         MalformedPacket: the numbers cannot be read.
     """
     end = 4 + int.from_bytes(data[:4], "big")
-    return decode_vector(data[4:end], now), data[end:]
+    return decode_evaluated(data[4:end], now), data[end:]

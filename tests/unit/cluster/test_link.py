@@ -235,7 +235,7 @@ def vector_of(top: int, *gaps: tuple[int, int], count: int | None = None) -> byt
         FAR
         + (1).to_bytes(4, "big")
         + top.to_bytes(6, "big")
-        + bytes((len(gaps) if count is None else count,))
+        + (len(gaps) if count is None else count).to_bytes(2, "big")
     )
     return data + b"".join(low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps)
 

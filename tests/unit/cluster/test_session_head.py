@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 from mqttree.broker.cluster.delivery.replay_log import ReplayLog
 from mqttree.broker.cluster.link.message_batch import encode_batch, encode_message, read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
@@ -23,6 +25,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     need_of,
     offered,
     ranges_of,
+    vector_of,
     whole,
     without,
 )
@@ -410,6 +413,18 @@ def listed(ranges: dict[bytes, Ranges]) -> set[tuple[bytes, int]]:
 @given(vectors)
 def test_numbers_before_the_begin_count_as_offered(vector: Vector) -> None:
     assert numbers(offered(vector), False) == numbers(vector, True)
+
+
+def test_each_of_many_gaps_is_exact() -> None:
+    """While links are repaired, messages come between others that are missing yet."""
+    feed = SimpleNamespace(done=6_000, outstanding=[(n, n) for n in range(2, 6_000, 2)])
+    found = window(6_000, [])
+    found.feed = cast(OrderedFeed, feed)
+    seen = offered({KEYS[0]: found})
+    again = decode_head(encode_head(SessionState(seen=seen), NOW), NOW).seen
+    for vector in (seen, again, vector_of(ranges_of(seen))):
+        assert vector[KEYS[0]].top == 6_000
+        assert vector[KEYS[0]].gaps == feed.outstanding
 
 
 tops = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 25))
