@@ -80,7 +80,8 @@ def encode_evaluated(vector: VectorView, most: int = MAX_EVALUATED_GAPS) -> byte
 
 
 def decode_vector(data: bytes, now: float, most: int = MAX_GAPS) -> Vector:
-    """Return the vector of a SEEN record (`data`) that came at `now` (s). `most`: gaps of an origin.
+    """Return the vector of a SEEN record (`data`) that came at `now` (s). `most`: gaps of an
+    origin.
 
     Raises:
         MalformedPacket: truncated, or beyond the limits.

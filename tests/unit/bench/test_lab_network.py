@@ -21,7 +21,7 @@ from mqttree.bench.lab import network, relays
 from mqttree.bench.lab.lab import Lab, LabError
 from mqttree.bench.lab.network import Network, lacking, obey
 from mqttree.bench.lab.pipe import Pipe as Direction
-from mqttree.bench.lab.ports import PORTS, PortsError, free_ports
+from mqttree.bench.lab.ports import PORTS, free_ports
 from mqttree.bench.lab.relays import RETRANSMISSION, SEGMENT, Caller, End, Fine, Relays
 from mqttree.bench.lab.tap import Talk
 from mqttree.bench.lab.topology import MAX_BROKERS, Topology, Wire
