@@ -2,10 +2,12 @@
 docs/decisions/0017).
 
     CLIENTS   new clients are sent to other brokers, connected ones are disconnected, at a set rate
-    SESSIONS  sessions that outlive their connection are fetched by the brokers to which their
-              clients connect; those that stay end, or are kept in the journal
+    SESSIONS  sessions that outlive their connection go on at the standby, or are fetched by the
+              brokers to which their clients connect; without a standby those that stay end, or are
+              kept in the journal
     TREE      the neighbours choose other paths: this broker becomes a leaf, and still forwards
-    LINKS     the neighbours tell their version vectors, until they lack nothing
+    LINKS     the neighbours tell their version vectors, until they lack nothing, and those whose
+              standby this broker is have another one
     DONE      the driver stops the broker as at any stop
 
 An entry in the directory tells other brokers of the drain, so that they send no clients here. It
@@ -48,7 +50,7 @@ noticed."""
 
 SESSIONS_GRACE_S = 5.0
 """s from when the last client was disconnected until sessions that no broker has fetched end:
-most clients come back within two."""
+most clients come back within two. So long others have, too, to find another standby."""
 
 TREE_TIMEOUT_S = 4.0
 """s for the neighbours to turn to others: with another way at hand they take two hellos.
@@ -136,6 +138,18 @@ def counted(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
+class Standbys(Protocol):
+    """What a drain asks of standbys: this broker's, and itself."""
+
+    @property
+    def unprotected(self) -> bool:
+        """Whether sessions would end, or wait in the journal, if this broker stopped now."""
+
+    def is_standby(self) -> bool:
+        """Whether this broker is the standby of another one, or has sessions of one that is
+        gone."""
+
+
 class DrainedBroker(CoreBroker, Protocol):
     """What a drain asks of the broker that is to be stopped."""
 
@@ -145,6 +159,10 @@ class DrainedBroker(CoreBroker, Protocol):
     @property
     def cluster(self) -> Cluster:
         """The other brokers, which take what is here."""
+
+    @property
+    def images(self) -> Standbys:
+        """The standbys of both sides."""
 
     @property
     def sessions(self) -> dict[str, Session]:
@@ -303,10 +321,10 @@ class Drain:
         )
 
     def _wait_for_sessions(self, now: float) -> None:
-        """Let other brokers fetch the sessions of clients that connect there (`takeover`); end
-        those that no broker has fetched in time."""
+        """Let other brokers fetch the sessions of clients that connect there (`takeover`), if no
+        standby has them; end those that no broker has fetched in time."""
         node = self._node
-        waiting = any(session.expiry for session in node.sessions.values())
+        waiting = node.images.unprotected
         if waiting and now < self._since + SESSIONS_GRACE_S and self._cluster.database.reachable():
             return
         # A journal keeps the others.
@@ -347,13 +365,19 @@ class Drain:
         are sent."""
         links = self._cluster.links
         unconfirmed = self._unconfirmed()
-        if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
+        linked = not links or any(link.forwarding for link in links.values())
+        if linked and not unconfirmed and not self._is_standby(now):
             self._finish(now, "")
         for link in unconfirmed:
             if not link.conn.backlog and self._asked.get(link, -math.inf) + ASK_INTERVAL_S <= now:
                 self._asked[link] = now
                 self._cluster.low_watermarks.send(link)
                 link.send_behind(ASK_SEEN, b"")
+
+    def _is_standby(self, now: float) -> bool:
+        """Whether brokers are to find another standby that have one here. Of two, neither can."""
+        others = len(self._cluster.database.reachable()) > 1
+        return others and now < self._since + SESSIONS_GRACE_S and self._node.images.is_standby()
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
         """Take the version vector `seen` of the neighbour at the end of `link`, before `Resync`

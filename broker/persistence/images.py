@@ -74,6 +74,18 @@ class Images:
         return {key[0]: self.images[key] for key in found}
 
     @property
+    def unprotected(self) -> bool:
+        """Whether sessions would end, or wait in the journal, if this broker stopped now."""
+        if self.stream is not None:
+            return self.stream.unprotected > 0
+        return any(session.expiry for session in self._node.sessions.values())
+
+    def is_standby(self) -> bool:
+        """Whether this broker is the standby of another one, or has sessions of one that is
+        gone."""
+        return bool(self.images)
+
+    @property
     def unadopted(self) -> int:
         """Sessions of brokers that are gone which are nowhere else."""
         return self._succession.unadopted

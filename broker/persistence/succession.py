@@ -178,8 +178,11 @@ class Succession:
             self._successors.pop(owner, None)
             self.fences.reached(owner)
         elif owner in self._images():
+            # A broker that has drained is not waited for.
+            drains = self._cluster.database.entry(owner, DRAINING) is not None
+            pause = 0.0 if drains else PROMOTION_S
             self._node.timers.schedule(
-                self._node.now + PROMOTION_S, lambda now: self._promote(owner, now)
+                self._node.now + pause, lambda now: self._promote(owner, now)
             )
 
     def on_suspended(self, seconds: float, now: float) -> None:

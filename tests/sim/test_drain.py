@@ -10,11 +10,12 @@ import pytest
 
 from mqttree.broker.cluster.drain import DrainOptions
 from tests.sim.checkers import Messages, bound_faults
-from tests.sim.clients import Sent, SimClient
+from tests.sim.clients import Ledger, Sent, SimClient
 from tests.sim.schedule import quiet
+from tests.sim.successions import Refugee
 from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.walker import Roamer
-from tests.sim.world import Host
+from tests.sim.world import Host, World
 
 
 class Everything(Messages):
@@ -195,6 +196,42 @@ def test_draining_all_brokers_in_turn_moves_each_session_with_its_client(
             got = [found.number for found in client.got if found.qos == 2]
             assert due <= {found.number for found in client.got}
             assert len(set(got)) == len(got)
+
+
+def test_sessions_of_a_broker_that_drains_go_on_at_its_standby() -> None:
+    """None is waited for. A broker that loses its standby so has another one before."""
+    world, ledger = World(3), Ledger()
+    hosts = [world.add(discovery="multicast", replicas=1, standby_hosts="any") for _ in range(3)]
+    for host in hosts:
+        host.start()
+    world.run(2.0)
+    publisher = SimClient(world, ledger, "p", hosts[1], version=5)
+    publisher.connect()
+    away = [
+        Refugee(world, ledger, f"c{n}", host, version=5, clean=False, filters=[("t", 2)])
+        for n, host in enumerate(hosts)
+    ]
+    for client in away:
+        client.connect()
+    world.run(1.0)
+    for client in away:
+        client.leave_for(11.0)
+    publisher.burst("t", 2, 20, 5)
+    world.run(1.0)
+    for index in (2, 0):
+        hosts[index].drain(DrainOptions())
+        world.run(4.0)
+        lines = [text for _, _, text in hosts[index].logs]
+        assert not hosts[index].alive and "left are" not in lines[-1]
+        publisher.burst("t", 2, 20, 5)
+        world.run(0.5)
+        if index == 2:  # then there is none
+            texts = [text for host in hosts[:2] for _, _, text in host.logs]
+            assert not any("is gone: another one" in text for text in texts)
+    world.run(3.0)
+    assert [client.session for client in away] == [True] * 3
+    assert [len(client.got) for client in away] == [60] * 3
+    assert world.violations == []
 
 
 # ---------------------------------------------------------------- in the midst of other faults
