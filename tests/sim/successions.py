@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.sim.world import Host, World
 SETTLING_S = 0.3
 """s after it was answered in which a message may not be settled at its broker's standby."""
 
-KINDS = ("kills", "hangs", "splits")
+KINDS = ("kills", "aimed", "hangs", "splits")
 
 
 class Refugee(Stayer):
@@ -104,6 +105,7 @@ class Succession:
 
     def __init__(self, seed: int, kind: str = "kills") -> None:
         self.seed, self.kind = seed, kind
+        self.kills = kind in ("kills", "aimed")
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
         self.world = World(seed)
         if seed % 2:  # while clients come, and brokers return
@@ -138,7 +140,7 @@ class Succession:
         self.publishers += [self._client(f"pub{host.index}", host, None) for host in world.hosts]
         for client in (*self.clients, *self.publishers):
             world.after(rng.uniform(0.0, 0.3), client.connect)
-            wiped = self.kind == "kills" and self.seed % 3 == 1
+            wiped = self.kills and self.seed % 3 == 1
             client.waits = wiped and rng.random() < 0.5
 
     def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
@@ -151,7 +153,7 @@ class Succession:
             version=rng.choice((4, 5)),
             clean=False,
             filters=filters,
-            will=("will", 2, False) if self.kind != "kills" else None,
+            will=("will", 2, False) if not self.kills else None,
         )
 
     def traffic(self) -> None:
@@ -159,7 +161,7 @@ class Succession:
         rng, world = self.rng, self.world
         length = self.length = rng.choice((5.0, 15.0))
         sources = self.publishers
-        if self.kind != "kills":  # their sessions take longer to move
+        if not self.kills:  # their sessions take longer to move
             sources = [*sources, *self.clients]
         at = 2.0
         while at < length:
@@ -183,10 +185,11 @@ class Succession:
         """Plan what goes wrong, one broker after the other."""
         rng, world = self.rng, self.world
         when = rng.uniform(2.0, self.length)
-        if self.kind == "kills":
+        if self.kills:
             count = rng.choice((1, 1, min(2, len(world.hosts) - 1)))
             for victim in rng.sample(world.hosts, count):
-                world.after(when, kill, world, victim, rng.random() < 0.7)
+                hit = self._aim if self.kind == "aimed" else partial(kill, world)
+                world.after(when, hit, victim, rng.random() < 0.7)
                 back = when + rng.choice((0.5, 2.0, 5.0))
                 if self.seed % 3 == 0:  # its disk is there
                     world.after(back, victim.start)
@@ -198,6 +201,14 @@ class Succession:
             fault = self._hang if self.kind == "hangs" else self._split
             world.after(when, fault, rng.choice(world.hosts), rng.uniform(0.6, 4.0))
             when += 8.0
+
+    def _aim(self, host: Host, reset: bool, tries: int = 1000) -> None:
+        """Kill a broker while, or as soon as, what it has to say waits for its standby."""
+        frames = getattr(host.running.journal, "frames", None) if host.alive else None
+        if frames is not None and tries and not len(frames.gate):
+            self.world.after(0.0005, self._aim, host, reset, tries - 1)
+        else:
+            self.world.after(self.rng.uniform(0.0, 0.003), kill, self.world, host, reset)
 
     def _hang(self, host: Host, lasts: float) -> None:
         """Stop a broker that has a standby, perhaps in the middle of a turn; its clients go, or
@@ -265,7 +276,7 @@ class Succession:
         self.traffic()
         self.faults()
         world.run(self.length + 12.0)
-        if self.kind != "kills":
+        if not self.kills:
             for host in world.hosts:
                 host.resume()
             world.heal()
@@ -282,7 +293,7 @@ class Succession:
             else:
                 check(world, self.ledger, client)
                 check_order(world, self.ledger, client)
-        if self.kind != "kills":
+        if not self.kills:
             self._one_session_each()
         if self.kind != "splits":  # what a publisher repeats on the other side is another message
             for found, text in log_faults(world.alive(), self.ledger):

@@ -318,6 +318,8 @@ class GapRecovery:
             self._above.evaluated.owe(session, key, old)
         if missing:
             self.lose(feed)
+            if not self._orphans.reachable(feed):
+                self.want(key, missing, self.node.now)
 
     def doubt(self) -> None:
         """Ask all origins: not all brokers know which filters are wanted here, so none is trusted
