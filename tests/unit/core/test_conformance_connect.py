@@ -373,7 +373,7 @@ def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
 # ---------------------------------------------------------------- MQTT 3.1
 
 
-@pytest.mark.statement("3.1/name", "3.1/user name, password", "3.1/DUP")
+@pytest.mark.statement("3.1/name", "3.1/user name, password", "3.1/DUP", "3.1/Session Present")
 def test_mqtt_3_1_clients_are_served_as_its_text_says() -> None:
     """MQTT V3.1, 3.1 and 3.2: its name, no Session Present, DUP on packets that are sent again,
     fields that may be missing."""

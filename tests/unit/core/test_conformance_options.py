@@ -154,7 +154,7 @@ def test_a_refusal_keeps_to_the_maximum_packet_size() -> None:
         )
         assert len(client.said) == (sizes[:1] > [5])
         assert client.closed
-    assert client.said
+    assert client.said == ["this client is anonymous"]
 
 
 @pytest.mark.statement("MQTT-3.15.2-2", "MQTT-3.15.2-3")

@@ -28,7 +28,8 @@ P = Property
 @pytest.mark.statement("MQTT-3.8.4-5", "MQTT-3.8.4-6", "MQTT-3.8.4-7", "MQTT-3.9.3-1")
 @pytest.mark.statement("MQTT-3.9.3-2", "MQTT-3.10.4-6", "MQTT-3.11.3-1", "MQTT-3.11.3-2")
 @pytest.mark.statement("3.1.1/MQTT-3.8.4-4", "3.1.1/MQTT-3.8.4-5", "3.1.1/MQTT-3.9.3-1")
-@pytest.mark.statement("3.1.1/MQTT-3.9.3-2", "3.1.1/MQTT-3.10.4-6")
+@pytest.mark.statement("3.1.1/MQTT-3.9.3-2", "3.1.1/MQTT-3.10.4-6", "MQTT-3.8.4-1", "MQTT-3.8.4-2")
+@pytest.mark.statement("3.1.1/MQTT-3.8.4-1", "3.1.1/MQTT-3.8.4-2", "3.1/SUBACK")
 @ALL
 def test_many_filters_in_one_packet_act_as_one_packet_each(version: int) -> None:
     """In their order, also one filter twice; one answer."""
@@ -163,7 +164,7 @@ def test_a_malformed_subscribe_closes_the_connection(what: str) -> None:
         assert not world.node.dispatcher.trie
 
 
-@pytest.mark.statement("MQTT-3.10.4-1", "MQTT-3.10.4-5", "3.1.1/MQTT-3.10.4-1")
+@pytest.mark.statement("MQTT-3.10.4-1", "MQTT-3.10.4-4", "MQTT-3.10.4-5", "3.1.1/MQTT-3.10.4-1")
 @pytest.mark.statement("3.1.1/MQTT-3.10.4-5")
 @ALL
 def test_filters_are_compared_letter_by_letter(version: int) -> None:
@@ -183,7 +184,7 @@ def test_filters_are_compared_letter_by_letter(version: int) -> None:
 @pytest.mark.statement("MQTT-3.3.2-3", "MQTT-4.5.0-1", "MQTT-4.7.1-1", "MQTT-4.7.1-2")
 @pytest.mark.statement("MQTT-4.7.2-1", "3.1.1/MQTT-3.3.2-3", "3.1.1/MQTT-4.5.0-1")
 @pytest.mark.statement("3.1.1/MQTT-4.7.1-2", "3.1.1/MQTT-4.7.1-3", "3.1.1/MQTT-4.7.2-1")
-@pytest.mark.statement("3.1/`$` topics, wildcards, UTF-8")
+@pytest.mark.statement("3.1/`$` topics, wildcards, UTF-8", "3.1.1/MQTT-3.8.3-2")
 @ALL
 def test_delivered_topics_match_a_filter_of_the_client(version: int) -> None:
     """Each client with a matching filter, and no other."""

@@ -123,17 +123,6 @@ def test_session_present_says_whether_there_was_a_session(
     assert world.counters.taken_over == takeover
 
 
-@pytest.mark.statement("3.1/Session Present")
-def test_session_present_is_not_said_in_3_1() -> None:
-    world = World()
-    client = world.connect("a", 3, clean=False)
-    client.subscribe("t")
-    client.vanish()
-    client = world.connect("a", 3, clean=False)
-    assert not client.connack.session_present
-    assert "t" in world.session("a").subscriptions
-
-
 @pytest.mark.statement("MQTT-3.1.4-3", "3.1.1/MQTT-3.1.4-2")
 @ALL
 def test_a_newer_connection_takes_the_session_over(version: int) -> None:
@@ -321,20 +310,17 @@ def test_timers_of_clients_that_left_are_forgotten() -> None:
 # ---------------------------------------------------------------- DISCONNECT
 
 
-def test_disconnect_changes_the_session_expiry() -> None:
-    world = World()
-    client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 100})
-    client.disconnect(properties={Property.SESSION_EXPIRY_INTERVAL: 10})
-    world.advance(9)
-    assert "a" in world.node.sessions
-    world.advance(2)
-    assert "a" not in world.node.sessions
-
-
-def test_disconnect_ends_the_session() -> None:
-    world = World()
-    client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 100})
-    client.disconnect(properties={Property.SESSION_EXPIRY_INTERVAL: 0})
+@pytest.mark.parametrize(
+    ("longest", "asked", "lives"), [(100, 10, 10), (100, 0, 0), (10, 2**32 - 1, 10)]
+)
+def test_disconnect_changes_the_session_expiry(longest: int, asked: int, lives: int) -> None:
+    """It cannot exceed the longest one."""
+    world = World(session_expiry_max=longest)
+    client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 5})
+    client.disconnect(properties={Property.SESSION_EXPIRY_INTERVAL: asked})
+    world.advance(lives - 0.5 if lives else 0)
+    assert ("a" in world.node.sessions) == bool(lives)
+    world.advance(1)
     assert "a" not in world.node.sessions
 
 
@@ -345,24 +331,6 @@ def test_disconnect_cannot_make_a_session_of_none() -> None:
     client.disconnect(properties={Property.SESSION_EXPIRY_INTERVAL: 5})
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
     assert "a" not in world.node.sessions
-
-
-def test_disconnect_cannot_exceed_the_longest_expiry() -> None:
-    world = World(session_expiry_max=10)
-    client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 5})
-    client.disconnect(properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF})
-    world.advance(10.5)
-    assert "a" not in world.node.sessions
-
-
-def test_packets_behind_disconnect_are_ignored() -> None:
-    """MQTT-3.14.4-1, -2."""
-    world = World()
-    client = world.connect("a")
-    client.send(Disconnect(), Publish("t", b"x"), b"\x00\x00garbage")
-    assert client.closed
-    assert client.take() == []
-    assert world.counters.published == 0
 
 
 def test_a_peer_that_does_not_read_its_last_packets_is_cut_off() -> None:

@@ -426,15 +426,6 @@ def test_messages_keep_user_properties_without_problem_information() -> None:
     assert [p.properties for p in client.take_publishes()] == [mine]
 
 
-@pytest.mark.statement("MQTT-3.2.2-19")
-def test_a_refused_connect_says_why_when_it_fits() -> None:
-    for maximum, told in ((100, True), (10, False)):
-        client = World(allow_anonymous=False).open()
-        client.send(connect_packet(properties={Property.MAXIMUM_PACKET_SIZE: maximum}))
-        assert client.take() == [Connack(False, ReasonCode.NOT_AUTHORIZED)]
-        assert client.said == (["this client is anonymous"] if told else [])
-
-
 def test_a_reason_is_cut_to_a_line() -> None:
     client = World().connect()
     client.subscribe(*(f"{'ä' * 50}{DEEP}" for _ in range(50)))
@@ -588,23 +579,6 @@ def test_a_will_that_is_no_utf8_is_refused() -> None:
     )
 
 
-def test_a_will_keeps_what_describes_it() -> None:
-    world = World()
-    subscriber = world.connect("s")
-    subscriber.subscribe("t")
-    described: Properties = {
-        **TEXT,
-        Property.CONTENT_TYPE: "text/plain",
-        Property.RESPONSE_TOPIC: "r",
-        Property.CORRELATION_DATA: b"\0\1",
-        Property.USER_PROPERTY: [("z", "1"), ("a", "2"), ("z", "0")],
-    }
-    world.connect("w", will=Will("t", b"gone", properties=described)).vanish()
-    (found,) = subscriber.take_publishes()
-    assert found.properties == described
-    assert list(found.properties or {}) == list(described)
-
-
 def test_the_check_can_be_switched_off() -> None:
     world = World(check_payload_format=False)
     subscriber = world.connect("s")
@@ -628,36 +602,6 @@ def test_a_shared_subscription_has_an_identifier() -> None:
             for p in member.take_publishes()
         ]
         assert sorted(map(str, found)) == ["[300]", "[5]"]
-
-
-def test_queued_and_retained_messages_expire() -> None:
-    world = World()
-    keep = {Property.SESSION_EXPIRY_INTERVAL: 1000}
-    subscriber = world.connect("s", properties=keep)
-    subscriber.subscribe("t", qos=1)
-    subscriber.vanish()
-    publisher = world.connect("p")
-    for seconds in (10, 100):
-        publisher.publish(
-            "t",
-            b"%d" % seconds,
-            1,
-            retain=True,
-            properties={Property.MESSAGE_EXPIRY_INTERVAL: seconds},
-        )
-    world.advance(30)
-    again = world.connect("s", clean=False, properties=keep)
-    (found,) = again.take_publishes()
-    assert (found.payload, found.properties) == (b"100", {Property.MESSAGE_EXPIRY_INTERVAL: 70})
-    late = world.connect("late")
-    late.subscribe("t")
-    assert [(p.payload, p.properties) for p in late.take_publishes()] == [
-        (b"100", {Property.MESSAGE_EXPIRY_INTERVAL: 70})
-    ]
-    world.advance(100)
-    latest = world.connect("latest")
-    latest.subscribe("t")
-    assert latest.take_publishes() == []
 
 
 # ------------------------------------------------------------------ redirection

@@ -68,20 +68,6 @@ def test_a_message_is_delivered_at_the_lower_qos_and_acknowledged(
     assert world.counters.delivered == 3
 
 
-@pytest.mark.statement("MQTT-3.3.1-3", "3.1.1/MQTT-3.3.1-3", "3.1.1/MQTT-3.3.1-9")
-@ALL
-def test_flags_of_the_publisher_do_not_travel(version: int) -> None:
-    """MQTT-3.3.1-3 (DUP) and MQTT-3.3.1-9 of 3.1.1, MQTT-3.3.1-12 of 5 (RETAIN)."""
-    _, publisher, subscriber = pair(version)
-    publisher.publish("t", b"1", 1, dup=True)
-    publisher.publish("t", b"2", 2, dup=True, packet_id=2)
-    publisher.publish("t", b"3", 1, retain=True, packet_id=3)
-    publisher.publish("t", b"4", 0, retain=True)
-    assert [(p.payload, p.dup, p.retain) for p in subscriber.take_publishes()] == [
-        *((b"%d" % n, False, False) for n in (1, 2, 3, 4))
-    ]
-
-
 @pytest.mark.statement("MQTT-2.2.1-3", "MQTT-4.3.3-10", "3.1.1/MQTT-2.3.1-2", "3.1.1/MQTT-4.3.3-2")
 @ALL
 def test_qos_2_is_delivered_once(version: int) -> None:
@@ -335,8 +321,6 @@ def test_properties_travel_unaltered() -> None:
 @pytest.mark.statement("MQTT-3.3.2-6")
 def test_message_expiry_tells_the_remaining_time() -> None:
     """MQTT-3.3.2-5, -6."""
-    world, publisher, subscriber = pair(qos=1)
-    subscriber.disconnect()
     world = World()
     publisher = world.connect("p")
     keep = {P.SESSION_EXPIRY_INTERVAL: 1000}
@@ -414,35 +398,6 @@ def test_aliases_end_with_their_connection() -> None:
 
 
 # ---------------------------------------------------------------- flow control
-
-
-@pytest.mark.statement("MQTT-4.9.0-2")
-@pytest.mark.parametrize("qos", [1, 2])
-def test_deliveries_keep_to_the_clients_receive_maximum(qos: int) -> None:
-    """MQTT-3.3.4-9, MQTT-4.9.0-1, -2: QoS 0 and answers are not held back; order stays."""
-    world = World()
-    publisher = world.connect("p")
-    subscriber = world.connect("s", properties={P.RECEIVE_MAXIMUM: 2})
-    subscriber.subscribe("t", qos=2)
-    for number in range(1, 6):
-        publisher.publish("t", b"%d" % number, qos, packet_id=number)
-    publisher.publish("t", b"zero")
-    assert subscriber.payloads() == [b"1", b"2", b"zero"]
-    subscriber.send(Pingreq())
-    assert subscriber.take() == [Pingresp()]
-    if qos == 1:
-        subscriber.send(Puback(2))
-    else:
-        subscriber.send(Pubrec(2))
-        assert subscriber.take() == [Pubrel(2)]
-        subscriber.send(Pubcomp(2))
-    (third,) = subscriber.take_publishes()
-    assert third.payload == b"3"
-    if qos == 1:
-        subscriber.send(Puback(1), Puback(3))
-    else:
-        subscriber.send(Pubrec(1, 0x80), Pubrec(3, 0x80))
-    assert subscriber.payloads() == [b"4", b"5"]
 
 
 @pytest.mark.statement("MQTT-3.1.2-25")

@@ -45,24 +45,6 @@ def ids(packet: Publish) -> list[int]:
     return (packet.properties or {}).get(P.SUBSCRIPTION_IDENTIFIER, [])
 
 
-@pytest.mark.statement("MQTT-2.2.1-6", "MQTT-3.8.4-1", "MQTT-3.8.4-2", "MQTT-3.8.4-6")
-@pytest.mark.statement("3.1.1/MQTT-2.3.1-7", "3.1.1/MQTT-3.8.4-1", "3.1.1/MQTT-3.8.4-2")
-@pytest.mark.statement("3.1/SUBACK")
-@ALL
-def test_suback_has_a_code_for_each_filter_in_order(version: int) -> None:
-    """MQTT-3.8.4-1 to -8: one code for each filter, with the packet's identifier; one that is
-    refused hurts no other."""
-    world = World()
-    client = world.connect("a", version)
-    asked = (("a", 2), (TOO_DEEP, 1), ("c/+", 0), ("$share/g/" + TOO_DEEP, 2), ("#", 1))
-    requests = [SubscriptionRequest(f, q) for f, q in asked]
-    client.send(Subscribe(4711, requests))
-    bad = 0x8F if version == 5 else 0x80
-    assert client.take() == [Suback(4711, [2, bad, 0, bad, 1])]
-    assert set(world.session("a").subscriptions) == {"a", "c/+", "#"}
-    assert world.counters.subscriptions_refused == 2
-
-
 @pytest.mark.statement("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1", "MQTT-4.8.2-1")
 @pytest.mark.statement("MQTT-4.8.2-2", "3.1.1/MQTT-4.7.1-2", "3.1.1/MQTT-4.7.1-3")
 @pytest.mark.statement("3.1.1/MQTT-4.7.3-1", "choice/an ill-formed filter among others")
@@ -110,19 +92,6 @@ def test_the_longest_filter_is_granted(version: int) -> None:
     assert client.subscribe("/".join("+" * MAX_TOPIC_LEVELS), "x" * 65535) == [0, 0]
 
 
-@pytest.mark.statement("MQTT-3.10.4-1", "MQTT-3.10.4-4", "3.1.1/MQTT-3.10.4-1")
-@ALL
-def test_unsubscribe_ends_a_subscription(version: int) -> None:
-    """MQTT-3.10.4-1 to -6; 0x11 for what was not subscribed to, also when its letters match."""
-    world = World()
-    client = world.connect("a", version)
-    client.subscribe("a/b", "a/#")
-    client.send(Unsubscribe(9, ["a/#", "a/+", "a/b"]))
-    assert client.take() == [Unsuback(9, [0, 0x11, 0] if version == 5 else [])]
-    client.publish("a/b")
-    assert client.take() == []
-
-
 @pytest.mark.statement("MQTT-3.10.4-2")
 def test_unsubscribe_takes_effect_on_a_cached_route() -> None:
     client = World().connect("a")
@@ -133,17 +102,6 @@ def test_unsubscribe_takes_effect_on_a_cached_route() -> None:
     client.subscribe("+")
     client.publish("t", b"3")
     assert client.payloads() == [b"1", b"3"]
-
-
-@ALL
-def test_messages_in_flight_survive_unsubscribe(version: int) -> None:
-    """MQTT-3.10.4-3."""
-    world = World()
-    client = world.connect("a", version)
-    client.subscribe("t", qos=2)
-    client.publish("t", b"x", 2)
-    client.unsubscribe("t")
-    assert len(world.session("a").inflight) == 1
 
 
 @pytest.mark.statement("MQTT-3.8.4-3")
@@ -257,40 +215,6 @@ def test_retain_as_published_keeps_the_retain_flag() -> None:
 
 
 # ---------------------------------------------------------------- matching
-
-
-@pytest.mark.statement("3.1.1/MQTT-3.8.3-2")
-@pytest.mark.parametrize(
-    ("topic_filter", "topics"),
-    [
-        (
-            "sport/tennis/player1/#",
-            [
-                "sport/tennis/player1",
-                "sport/tennis/player1/ranking",
-                "sport/tennis/player1/score/x",
-            ],
-        ),
-        ("sport/#", ["sport", "sport/", "sport/a/b"]),
-        ("#", ["a", "/", "a/b"]),
-        ("+/tennis/#", ["sport/tennis", "/tennis/x"]),
-        ("sport/+", ["sport/", "sport/x"]),
-        ("+/+", ["/finance", "a/b"]),
-        ("/+", ["/finance"]),
-        ("a/+/c", ["a//c", "a/b/c"]),
-        ("ACCOUNTS", ["ACCOUNTS"]),
-        ("é", ["é"]),
-    ],
-)
-def test_wildcards_match_as_the_specification_says(topic_filter: str, topics: list[str]) -> None:
-    """MQTT-4.7.1-1 to -3, MQTT-4.7.3-4."""
-    others = ["finance", "Accounts", "/x/y", "e\u0301", "sports", "b/c/d"]
-    client = World().connect("a")
-    client.subscribe(topic_filter)
-    expected = [t for t in topics + others if t in topics or topic_filter == "#"]
-    for topic in topics + others:
-        client.publish(topic)
-    assert [p.topic for p in client.take_publishes()] == expected
 
 
 # ---------------------------------------------------------------- shared subscriptions

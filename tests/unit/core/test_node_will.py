@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.wire import Connack, Disconnect, Pingreq, Property, Publish, Will
+from mqttree.broker.wire import Connack, Disconnect, Property, Publish, Will
 from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
@@ -45,7 +45,7 @@ def test_a_will_is_published_with_its_properties() -> None:
             qos,
             False,
         )
-        assert packet.properties == expected
+        assert list(packet.properties.items()) == list(expected.items())
     assert world.counters.wills == 3
 
 
@@ -100,19 +100,6 @@ def test_a_disconnect_discards_the_will(version: int) -> None:
     client.vanish()
     world.connect("a", version).vanish()
     assert watcher.take() == []
-
-
-@pytest.mark.statement("MQTT-3.1.2-15", "3.1.1/MQTT-3.1.2-17")
-@ALL
-def test_a_will_may_be_retained(version: int) -> None:
-    """MQTT-3.1.2-14, -15 (3.1.1: -16, -17)."""
-    world, watcher = watched()
-    world.connect("a", version, will=Will("will/a", b"gone", 1, True)).vanish()
-    world.connect("b", version, will=Will("will/b", b"gone", 1, False)).vanish()
-    assert [p.retain for p in watcher.take_publishes()] == [False, False]
-    late = world.connect("late")
-    late.subscribe("will/#")
-    assert [(p.topic, p.retain) for p in late.take_publishes()] == [("will/a", True)]
 
 
 def test_a_will_reaches_the_clients_own_kept_session() -> None:
@@ -206,15 +193,6 @@ def test_a_will_with_too_many_topic_levels_is_refused(version: int, code: int) -
     client = world.open(version)
     client.send(connect_packet("a", version, will=Will("/" * MAX_TOPIC_LEVELS, b"x")))
     assert client.take() == [Connack(False, code)]
-
-
-@ALL
-def test_a_will_with_a_wildcard_is_refused(version: int) -> None:
-    world, _ = watched()
-    client = world.open(version)
-    client.send(connect_packet("a", version, will=Will("will/#", b"x")), Pingreq())
-    assert client.closed
-    assert not any(isinstance(p, Connack) and p.code == 0 for p in client.take())
 
 
 def test_no_will_of_a_connection_that_was_refused() -> None:
