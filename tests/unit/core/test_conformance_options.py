@@ -1,14 +1,11 @@
-"""What is not there for every client: enhanced authentication, aliases towards clients, reasons,
-information, capabilities (MQTT-3.1.2-26 to -30, MQTT-3.2.2, MQTT-3.15, MQTT-4.12): see
+"""Reasons, which are not there for every client (MQTT-3.2.2, MQTT-3.4.2 to MQTT-3.14.2): see
 docs/conformance.md."""
 
 from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.auth.enhanced_auth import AuthenticationFailed
 from mqttree.broker.wire import (
-    Auth,
     Connack,
     Disconnect,
     Packet,
@@ -26,70 +23,9 @@ from mqttree.broker.wire import (
     Unsubscribe,
     encode_packet,
 )
-from tests.kit.node_harness import FakeClient, World, connect_packet
+from tests.kit.node_harness import World, connect_packet
 
 P = Property
-METHOD = "COUNT"
-
-
-class Count:
-    """A method that asks for "1", "2", "3" in turn, and then knows the client as "counter"."""
-
-    username = "counter"
-
-    def __init__(self) -> None:
-        self.done = False
-        self.next = 1
-
-    def step(self, data: bytes | None) -> bytes | None:
-        if data != b"%d" % self.next:
-            raise AuthenticationFailed("cannot count")
-        self.next += 1
-        self.done = self.next == 4
-        return b"after %d" % (self.next - 1)
-
-
-def counting(**config) -> World:
-    world = World(**config)
-    world.node.methods[METHOD] = Count
-    return world
-
-
-def auth(
-    data: bytes | None,
-    reason: int = ReasonCode.CONTINUE_AUTHENTICATION,
-    method: str | None = METHOD,
-) -> Auth:
-    properties = {} if method is None else {P.AUTHENTICATION_METHOD: method}
-    if data is not None:
-        properties[P.AUTHENTICATION_DATA] = data
-    return Auth(reason, properties or None)
-
-
-def begin(world: World, data: bytes | None = b"1", **properties: int) -> FakeClient:
-    client = world.open()
-    asked = {P.AUTHENTICATION_METHOD: METHOD} | {
-        P[name.upper()]: value for name, value in properties.items()
-    }
-    if data is not None:
-        asked[P.AUTHENTICATION_DATA] = data
-    client.send(connect_packet("c", properties=asked))
-    return client
-
-
-# ---------------------------------------------------------------- enhanced authentication
-
-
-@pytest.mark.statement("MQTT-4.12.0-6")
-def test_no_auth_for_clients_that_do_not_ask_for_it() -> None:
-    """MQTT-4.12.0-6, -7: neither AUTH nor the method in CONNACK; an AUTH of theirs is a Protocol
-    Error."""
-    world = counting()
-    client = world.connect("c")
-    assert P.AUTHENTICATION_METHOD not in (client.connack.properties or {})
-    client.send(auth(b"1", ReasonCode.RE_AUTHENTICATE))
-    assert client.closed
-    assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
 
 
 # ---------------------------------------------------------------- reasons
@@ -155,32 +91,3 @@ def test_a_refusal_keeps_to_the_maximum_packet_size() -> None:
         assert len(client.said) == (sizes[:1] > [5])
         assert client.closed
     assert client.said == ["this client is anonymous"]
-
-
-@pytest.mark.statement("MQTT-3.15.2-2", "MQTT-3.15.2-3")
-def test_auth_of_the_broker_has_no_reason_string() -> None:
-    """Neither Reason String nor User Property, so none can be too large."""
-    client = begin(counting())
-    (packet,) = client.take()
-    assert isinstance(packet, Auth)
-    assert set(packet.properties or {}) == {P.AUTHENTICATION_METHOD, P.AUTHENTICATION_DATA}
-
-
-@pytest.mark.statement("MQTT-3.1.2-24")
-def test_auth_keeps_to_the_maximum_packet_size() -> None:
-    """At CONNECT and later: a client that cannot take the answer is closed with 0x95, if it can
-    take that."""
-    for maximum in range(1, 80):
-        world = counting()
-        client = begin(world, maximum_packet_size=maximum)
-        for number in (2, 3):
-            if not client.closed:
-                client.send(auth(b"%d" % number))
-        if not client.closed:
-            client.send(auth(b"1", ReasonCode.RE_AUTHENTICATE))
-        assert all(size <= maximum for size in client.sizes())
-        packets = client.take()
-        if client.closed:
-            assert getattr(packets[-1], "code", 0x95) == 0x95 if packets else maximum < 5
-        else:
-            assert [type(p).__name__ for p in packets] == ["Auth", "Auth", "Connack", "Auth"]

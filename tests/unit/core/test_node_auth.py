@@ -16,6 +16,7 @@ from mqttree.broker.wire import (
     Auth,
     Connack,
     Disconnect,
+    Packet,
     Pingreq,
     Pingresp,
     Properties,
@@ -76,6 +77,7 @@ def begin(
     (challenge,) = client.take()
     assert isinstance(challenge, Auth)
     assert challenge.reason == ReasonCode.CONTINUE_AUTHENTICATION
+    assert challenge.properties == properties(data_of(challenge)), "and no Reason String"
     return client, scram, data_of(challenge)
 
 
@@ -92,7 +94,7 @@ def authenticated(
 # ------------------------------------------------------------------ at CONNECT
 
 
-@pytest.mark.statement("MQTT-4.12.0-5")
+@pytest.mark.statement("MQTT-3.15.2-2", "MQTT-3.15.2-3", "MQTT-4.12.0-5")
 def test_a_client_may_authenticate_by_scram_at_connect() -> None:
     there = world(allow_anonymous=False)
     client, scram, challenge = begin(there)
@@ -245,6 +247,30 @@ def test_plugins_are_asked_too_and_get_the_name() -> None:
     assert pong == Pingresp()
 
 
+@pytest.mark.statement("MQTT-3.1.2-24")
+def test_auth_keeps_to_the_maximum_packet_size() -> None:
+    """At CONNECT and later: a client that cannot take the answer is closed with 0x95, if it can
+    take that."""
+    for maximum in range(1, 200):
+        client, scram = world().open(), ScramClient("anna", "anna's password")
+        limit: Properties = {Property.MAXIMUM_PACKET_SIZE: maximum}
+        packet: Packet = connect_packet("c", properties=properties(scram.first()) | limit)
+        answers: list[Packet] = []
+        while not client.closed and len(answers) < 3:
+            client.send(packet)
+            assert all(size <= maximum for size in client.sizes())
+            answers += client.take()
+            if len(answers) == 1 and not client.closed:
+                packet = auth(scram.final(data_of(answers[0])))
+            else:
+                packet = auth(scram.first(), ReasonCode.RE_AUTHENTICATE)
+        if client.closed:
+            assert getattr(answers[-1], "code", 0x95) == 0x95 if answers else maximum < 5
+        else:
+            assert [type(p) for p in answers] == [Auth, Connack, Auth]
+    assert not client.closed
+
+
 # ------------------------------------------------------------------ again
 
 
@@ -268,7 +294,7 @@ def test_authenticating_again_while_messages_flow() -> None:
     assert not client.closed
 
 
-@pytest.mark.statement("MQTT-4.12.0-7")
+@pytest.mark.statement("MQTT-4.12.0-6", "MQTT-4.12.0-7")
 @pytest.mark.parametrize(
     "packet",
     [auth(b"x", ReasonCode.RE_AUTHENTICATE), auth(b"x"), Auth(), auth(None, ReasonCode.SUCCESS)],
@@ -276,6 +302,7 @@ def test_authenticating_again_while_messages_flow() -> None:
 def test_auth_of_a_client_that_did_not_begin_with_it(packet: Auth) -> None:
     there = world()
     client = there.connect()
+    assert Property.AUTHENTICATION_METHOD not in (client.connack.properties or {})
     client.send(packet)
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR
     assert client.closed

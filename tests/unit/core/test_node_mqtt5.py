@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.config.mqtt_options import MqttOptionError, read_options
-from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.effects import Authenticate, AuthorizePublish, Hooks
 from mqttree.broker.core.reason_string import MAX_REASON
@@ -155,16 +154,6 @@ def test_an_alias_ends_with_its_connection() -> None:
     assert [p.topic for p in third.take_publishes()] == [TOPIC] * 4
 
 
-def test_packets_at_qos_0_introduce_no_alias_for_they_may_be_dropped() -> None:
-    world = World()
-    subscriber = world.connect("s", properties=ALIASES)
-    subscriber.subscribe("#", qos=1)
-    publisher = world.connect("p")
-    for _ in range(2):
-        publisher.publish(TOPIC, b"x", 0, properties={Property.CONTENT_TYPE: "text"})
-    assert [p.topic for p in subscriber.take_publishes()] == [TOPIC, TOPIC]
-
-
 def test_slow_readers_never_get_an_alias_that_they_do_not_know() -> None:
     world = World(limits=Limits(client_backlog_bytes=6000))
     subscriber = world.connect("s", properties=ALIASES)
@@ -269,16 +258,6 @@ class FakeClientDecoder:
 
 
 # ------------------------------------------------------------------ Receive Maximum towards us
-
-
-@pytest.mark.parametrize(("config", "told"), [({"receive_maximum": 20}, 20), ({}, 1_024)])
-def test_the_receive_maximum_is_announced(config: dict[str, int], told: int) -> None:
-    world = World(**config)
-    assert world.connect().connack.properties == {
-        Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum,
-        Property.RECEIVE_MAXIMUM: told,
-    }
-    assert world.connect("old", 4).connack.properties is None
 
 
 def test_many_exchanges_at_once_are_closed_at_the_receive_maximum() -> None:

@@ -11,6 +11,7 @@ from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import (
     Disconnect,
+    Packet,
     Pingreq,
     Pingresp,
     Property,
@@ -68,22 +69,6 @@ def test_a_message_is_delivered_at_the_lower_qos_and_acknowledged(
     assert world.counters.delivered == 3
 
 
-@pytest.mark.statement("MQTT-2.2.1-3", "MQTT-4.3.3-10", "3.1.1/MQTT-2.3.1-2", "3.1.1/MQTT-4.3.3-2")
-@ALL
-def test_qos_2_is_delivered_once(version: int) -> None:
-    """MQTT-4.3.3-10 and -11: until PUBREL a repetition is answered, not delivered; after it the
-    identifier is a new message."""
-    _, publisher, subscriber = pair(version)
-    publisher.publish("t", b"1", 2)
-    publisher.publish("t", b"1", 2, dup=True)
-    publisher.publish("t", b"other", 2)
-    assert publisher.take() == [Pubrec(1)] * 3
-    publisher.send(Pubrel(1))
-    publisher.publish("t", b"2", 2)
-    assert publisher.take() == [Pubcomp(1), Pubrec(1)]
-    assert subscriber.payloads() == [b"1", b"2"]
-
-
 @pytest.mark.statement("MQTT-3.7.2-1", "MQTT-4.3.3-11")
 @ALL
 def test_a_repeated_or_unknown_pubrel_is_answered(version: int) -> None:
@@ -132,21 +117,18 @@ def test_negative_acknowledgements_end_the_exchange() -> None:
     assert not subscriber.closed
 
 
-@pytest.mark.statement("MQTT-4.3.3-3")
-@pytest.mark.parametrize("answer", [Puback(1), Pubcomp(1), Puback(1, 0x10)])
-def test_a_wrong_acknowledgement_at_qos_2_is_refused(answer) -> None:
-    _, publisher, subscriber = pair()
-    publisher.publish("t", b"1", 2)
-    subscriber.send(answer)
-    assert subscriber.last_reason() == ReasonCode.PROTOCOL_ERROR
-
-
-@pytest.mark.statement("MQTT-4.3.2-3")
+@pytest.mark.statement("MQTT-4.3.2-3", "MQTT-4.3.3-3")
 @pytest.mark.statement("choice/acknowledgement of a packet identifier that is not in use")
-@pytest.mark.parametrize("answer", [Pubrec(1), Pubcomp(1), Pubrec(1, 0x80)])
-def test_a_wrong_acknowledgement_at_qos_1_is_refused(answer) -> None:
+@pytest.mark.parametrize(
+    ("qos", "answer"),
+    [
+        *((1, answer) for answer in (Pubrec(1), Pubcomp(1), Pubrec(1, 0x80))),
+        *((2, answer) for answer in (Puback(1), Pubcomp(1), Puback(1, 0x10))),
+    ],
+)
+def test_a_wrong_acknowledgement_is_refused(qos: int, answer: Packet) -> None:
     _, publisher, subscriber = pair()
-    publisher.publish("t", b"1", 1)
+    publisher.publish("t", b"1", qos)
     subscriber.send(answer)
     assert subscriber.last_reason() == ReasonCode.PROTOCOL_ERROR
 
@@ -478,6 +460,7 @@ def test_messages_between_versions_arrive_whole_and_in_order(
     assert not any(isinstance(p, Disconnect) for p in publisher.take())
 
 
+@pytest.mark.statement("MQTT-2.2.1-3", "MQTT-4.3.3-10", "3.1.1/MQTT-2.3.1-2")
 @ALL
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_a_packet_identifier_in_use_is_counted_and_named(version: int, count: int) -> None:

@@ -67,19 +67,6 @@ def test_bytes_in_the_kernel_are_read_before_the_takeover() -> None:
     assert world.counters.taken_over == 0
 
 
-def test_output_of_several_reads_is_waited_for() -> None:
-    world = World()
-    listener = subscriber(world)
-    old = world.connect("c", will=WILL)
-    old.transport.early = [sent(Publish("t", b"%d" % n)) for n in range(5)] + [sent(Disconnect())]
-    new = reconnects(world)
-    new.send(Publish("t", b"new"))
-    assert new.take() == []
-    world.advance(0.1)
-    assert listener.payloads() == [b"0", b"1", b"2", b"3", b"4", b"new"]
-    assert accepted(new)
-
-
 def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
     world = World()
     subscriber(world)

@@ -19,7 +19,6 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.core.message import encode_halves
 from mqttree.broker.core.publish_run import PublishRun
-from mqttree.broker.core.qos_fast_path import FEWEST
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Packet, Property, Publish
 from mqttree.broker.wire.properties import encode_properties
@@ -28,7 +27,6 @@ from mqttree.broker.wire.varint import encode_varint
 from mqttree.stp.bpdu import Role
 from tests.kit.effort import examples
 from tests.kit.link_harness import FAR, Neighbour, batch_entry, lone, message, ping
-from tests.kit.node_harness import World
 from tests.unit.cluster.test_replay_log import KEYS
 from tests.unit.core.test_qos_fast_path import settle_exchanges
 from tests.unit.core.test_qos_fast_path import stream as published
@@ -296,17 +294,6 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     stream = bytes(late.transport.written)
     assert [sequence for _, sequence, *_ in told(stream)] == [3, 4, 8, 16, 17, 18, 19, 20]
     assert world.counters.replayed == 8
-
-
-def test_few_packets_are_not_made_a_run() -> None:
-    """Their cost is that of before."""
-    world = World()
-    client, publisher = world.connect("c"), world.connect("publisher", version=4)
-    client.subscribe("a", qos=1)
-    publisher.publish("a", b"known", 0)
-    client.take()
-    publisher.chunks([published(4, [("a", b"x", 1, False, None, FEWEST - 1)])])
-    assert len([p for p in client.take() if isinstance(p, Publish)]) == FEWEST - 1
 
 
 @given(

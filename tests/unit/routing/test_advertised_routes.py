@@ -171,20 +171,6 @@ def test_the_papers_example_is_routed_along_the_advertisement() -> None:
     network.check(tree, {(a, "t")}, {(c, "t")})
 
 
-def test_a_withdrawn_topic_takes_its_subscriptions_with_it() -> None:
-    network, tree = line(3)
-    network.subscribe(2, "t/#")
-    network.publish(0, "t/1")
-    network.publish(1, "t")
-    network.rest()
-    network.publish(0, "t/1", False)
-    network.rest()
-    network.check(tree, {(1, "t")}, {(2, "t/#")})
-    network.publish(1, "t", False)
-    network.rest()
-    network.check(tree, set(), {(2, "t/#")})
-
-
 def test_one_filter_of_many_brokers_crosses_a_link_once() -> None:
     network, tree = line(3)
     for broker in (1, 2):
@@ -197,18 +183,6 @@ def test_one_filter_of_many_brokers_crosses_a_link_once() -> None:
     network.rest()
     assert network.records == 4
     network.check(tree, {(0, "t")}, {(2, "t")})
-
-
-def test_a_filter_is_not_sent_back_to_where_it_came_from() -> None:
-    network, tree = line(3)
-    for broker in (0, 1):
-        network.publish(broker, "t")
-    for broker in (0, 2):
-        network.subscribe(broker, "t")
-    network.rest()
-    network.subscribe(2, "t", False)
-    network.rest()
-    network.check(tree, {(0, "t"), (1, "t")}, {(0, "t")})
 
 
 def test_a_step_is_bounded_however_many_topics_filters_match_in_vain() -> None:

@@ -76,65 +76,9 @@ def maximal(wanted: Iterable[str]) -> set[str]:
     "story",
     [
         # (filter, or -filter when it is unsubscribed; what is announced; what is withdrawn)
-        [("a/b", "a/b", ""), ("a/b", "", ""), ("-a/b", "", "a/b"), ("-a/b", "", "")],
-        [("a/+", "a/+", ""), ("a/b", "", ""), ("-a/+", "a/b", "a/+"), ("-a/b", "", "a/b")],
-        [
-            ("a/b", "a/b", ""),
-            ("a/c", "a/c", ""),
-            ("a/+", "a/+", "a/b a/c"),
-            ("-a/b", "", ""),
-            ("-a/+", "a/c", "a/+"),
-        ],
-        [("a", "a", ""), ("a/#", "a/#", "a"), ("-a/#", "a", "a/#")],  # the parent level
-        [
-            ("a/b/#", "a/b/#", ""),
-            ("a/#", "a/#", "a/b/#"),
-            ("#", "#", "a/#"),
-            ("-a/#", "", ""),
-            ("-#", "a/b/#", "#"),
-        ],
-        # MQTT-4.7.2-1
-        [
-            ("$x/y", "$x/y", ""),
-            ("#", "#", ""),
-            ("+/y", "", ""),
-            ("$x/#", "$x/#", "$x/y"),
-            ("-#", "+/y", "#"),
-        ],
-        [("a/$x", "a/$x", ""), ("#", "#", "a/$x")],  # '$' is only special where a topic begins
-        [
-            ("/", "/", ""),
-            ("+/+", "+/+", "/"),
-            ("+", "+", ""),
-            ("//", "//", ""),
-            ("#", "#", "+ +/+ //"),
-            ("-#", "+ +/+ //", "#"),
-        ],
         # two spellings of one filter
         [("+/#", "#", ""), ("#", "", ""), ("-+/#", "", ""), ("-#", "", "#")],
         [("#", "#", ""), ("-+/#", "", ""), ("-#", "", "#")],
-        [
-            ("/#", "/#", ""),
-            ("+/+/#", "+/+/#", "/#"),
-            ("/+/#", "", ""),
-            ("-+/+/#", "/#", "+/+/#"),
-            ("-/#", "", ""),
-            ("-/+/#", "", "/#"),
-        ],
-        # covered twice
-        [
-            ("+/b", "+/b", ""),
-            ("a/+", "a/+", ""),
-            ("a/b", "", ""),
-            ("-a/+", "", "a/+"),
-            ("-+/b", "a/b", "+/b"),
-        ],
-        [
-            ("a/b/c", "a/b/c", ""),
-            ("+/b/c", "+/b/c", "a/b/c"),
-            ("+/+/c", "+/+/c", "+/b/c"),
-            ("-+/+/c", "+/b/c", "+/+/c"),
-        ],
         [("a/b", "a/b", ""), ("a/+/#", "a/+/#", "a/b"), ("a", "a", ""), ("a/#", "a/#", "a a/+/#")],
         [
             ("1/2/3/4/5/6/7/8/9/a", "1/2/3/4/5/6/7/8/9/a", ""),
@@ -150,18 +94,6 @@ def test_only_filters_that_no_other_one_covers_are_announced(
     for wanted, new, gone in story:
         assert announced.change(wanted) == (new.split(), gone.split()), wanted
     assert not announced.cover.busy
-
-
-def test_the_aggregation_has_all_filters_that_were_added() -> None:
-    cover = FilterAggregation()
-    for wanted in ("a/#", "a/b", "#"):
-        cover.add(wanted)
-    cover.work(ALL)
-    assert len(cover) == 3
-    assert "a/b" in cover
-    cover.remove("a/#")
-    assert "a/#" not in cover
-    assert len(cover) == 2
 
 
 changes = st.lists(
@@ -191,6 +123,7 @@ def test_every_wanted_topic_is_covered_at_every_moment(story: list[tuple[bool, s
     announced.work()
     assert announced.known == maximal(wanted)
     assert len(announced.cover) == len({SPELLINGS.get(f, f) for f in wanted})
+    assert all(SPELLINGS.get(f, f) in announced.cover for f in wanted)
     for topic_filter in wanted:
         announced.cover.remove(topic_filter)
     announced.work()

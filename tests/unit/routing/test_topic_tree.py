@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,28 +34,6 @@ def test_a_filter_matches_a_tree_if_it_matches_a_topic(
         assert len(tree) == len(model)
     assert tree.matches(topic_filter) == any(matches(topic_filter, topic) for topic in model)
     assert all(topic in tree for topic in model)
-
-
-@pytest.mark.parametrize(
-    ("topic", "topic_filter", "found"),
-    [
-        ("a", "a/#", True),
-        ("a/b", "a/#", True),
-        ("a/b", "#", True),
-        ("a/b", "+", False),
-        ("a/b", "+/+", True),
-        ("a/b", "a", False),
-        ("a", "a/+", False),
-        ("a/", "a/+", True),
-        ("/", "+/+", True),
-    ],
-)
-def test_wildcards_match_as_the_standard_says(topic: str, topic_filter: str, found: bool) -> None:
-    tree = TopicTree()
-    tree.add(topic)
-    assert tree.matches(topic_filter) is found
-    tree.remove(topic)
-    assert not tree.matches(topic_filter)
 
 
 def test_a_filter_of_very_many_levels_is_no_recursion() -> None:
