@@ -308,34 +308,6 @@ def test_a_broker_that_understands_nothing_is_tried_in_each_way(answer: bytes | 
         assert tried == [way for _ in range(2) for way in ways for _ in range(times)]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x20\x03\x00\x87\x00",
-        b"\x20\x02\x00\x05",
-        b"\x20\x01\x00",
-        b"\xff\xff\xff\xff\xff",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\xd0\x00",
-        b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x00\x00\x00",
-    ],
-)
-def test_any_other_answer_is_one_line_and_a_pause(data: bytes) -> None:
-    leg = new()
-    leg.tick(0.0)
-    leg.on_dialled(None, 0.1)
-    leg.take_effects()
-    leg.foreign_received(data, 0.2)
-    if leg.state is State.CONNECTING:  # more of a packet may come
-        leg.tick(PATIENCE + 0.1)
-    close, line = leg.take_effects()
-    assert close == Close()
-    assert isinstance(line, Log)
-    assert "foreign:1883" in line.text
-    assert leg.state is State.WAITING
-    assert leg.counters.failures == 1
-
-
 def test_a_refused_filter_is_named_and_the_rest_works() -> None:
     leg = new()
     connect(leg, 0.1)

@@ -91,6 +91,15 @@ CASES: dict[str, tuple[int, Act, str, float]] = {
     "closes at any CONNECT": (0, lost(CLOSED), "is tried", SHORTEST),
     "no route": (5, lost("no route to host"), "no route to host", SHORTEST),
     "silent": (5, silent, "no answer within", SHORTEST),
+    "not authorized, 3.1.1": (4, refuses(5), "not authorized", SHORTEST),
+    "a short CONNACK": (5, says(b"\x20\x01\x00"), "CONNACK", SHORTEST),
+    "an endless length": (5, says(b"\xff\xff\xff\xff\xff"), "", SHORTEST),
+    "a client": (
+        5,
+        says(b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x00\x00\x00"),
+        "truncated",
+        SHORTEST,
+    ),
     "speaks HTTP": (5, says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "no answer within", SHORTEST),
     "no CONNACK first": (
         5,
@@ -140,7 +149,7 @@ def test_a_bad_foreign_broker_costs_a_line_a_counter_and_no_busy_loop(name: str)
     assert max(pauses) < longest + PATIENCE + 0.001
     assert leg.counters.failures >= len(dials) - 1
     told = [line.text for line in lines if line.level != "debug" and words in line.text]
-    assert told
+    assert told and all("foreign:1883" in text for text in told)
     causes = [text.partition("; it is dialled again")[0] for text in told]
     if leg.counters.connects == 0:
         assert len(causes) == len(set(causes))

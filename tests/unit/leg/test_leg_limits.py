@@ -107,18 +107,6 @@ def test_a_message_that_the_foreign_broker_refuses_is_counted_and_not_repeated()
     assert joined.up
 
 
-def test_a_topic_that_would_be_invalid_is_acknowledged_and_counted() -> None:
-    """Its name here would be one of the broker's own, where no client may publish."""
-    joined = Joined('# in 1 "" out/')
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    here.subscribe("#", qos=1)
-    for number, topic in enumerate(("out/$SYS/a", "out/b"), 1):
-        joined.send(there, Publish(topic, b"1", 1, packet_id=number))
-    assert [p.topic for p in here.take() if isinstance(p, Publish)] == ["b"]
-    assert joined.leg.drops()["unnamed"] == 1
-    assert not joined.there.session("mqttree-n").inflight
-
-
 def test_publishers_wait_for_a_slow_foreign_broker() -> None:
     joined = Joined(limits=Limits(hold_queued=50), foreign=World(receive_maximum=20))
     here = joined.here.connect("h")

@@ -215,10 +215,13 @@ def test_a_packet_without_room_for_anything_is_malformed(packet: bytes) -> None:
 
 
 def test_what_the_leg_drops_is_not_counted_as_refused() -> None:
+    """Its name here would be one of the broker's own, where no client may publish."""
     joined = Joined('# in 2 "" out/')
-    there = joined.there.connect("t")
-    joined.send(there, Publish("out/$SYS", b"1", 1, packet_id=1))
+    here, there = joined.here.connect("h"), joined.there.connect("t")
+    here.subscribe("#", qos=1)
+    joined.send(there, Publish("out/$SYS", b"1", 1, packet_id=1), Publish("out/b", b""))
     joined.send(there, Publish("out/$SYS", b"1", 2, packet_id=2), Pubrel(2))
     assert joined.leg.drops()["unnamed"] == 2
     assert refused(joined) == 0
+    assert [p.topic for p in here.take() if isinstance(p, Publish)] == ["b"]
     assert not joined.there.session("mqttree-n").inflight
