@@ -131,6 +131,15 @@ class Client:
         """Wait until these PUBLISHes are acknowledged (QoS 0: sent)."""
         until(lambda: self.acknowledged.issuperset(mids), "acknowledgements")
 
+    def probe(self, topic: str, come: Callable[[], object]) -> None:
+        """Publish probes to a topic until they have come to whom they should."""
+
+        def sent() -> object:
+            self.publish(topic, b"probe", 1)
+            return come()
+
+        until(sent, f"probes of {topic} come")
+
     def payloads(self, prefix: str = "") -> list[bytes]:
         """What came, in order, under topics that begin so."""
         return [bytes(m.payload) for m in list(self.messages) if m.topic.startswith(prefix)]

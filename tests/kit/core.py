@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
@@ -21,6 +21,25 @@ def needs_python(why: str) -> None:
     compiled code does not let it do."""
     if CORE.running != "python":
         pytest.skip(f"{REASON}{why}")
+
+
+def steps(call: Callable[[], Any]) -> int:
+    """Return the lines of Python that a call runs: a cost that no busy machine changes."""
+    needs_python("counts the lines that run")
+    count = 0
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def left_out(skipped: Iterable[pytest.TestReport]) -> list[str]:

@@ -49,10 +49,7 @@ def test_draining_sends_clients_to_the_other_brokers(cluster: Cluster) -> None:
         four, there = make(one.port, protocol=4), make(two.port)
         four.subscribe("#", 1)
         there.subscribe("#", 1)
-        probe = make(one.port)
-        until(
-            lambda: probe.publish("probe", "x", 1) and there.payloads("probe"), "the link carries"
-        )
+        make(one.port).probe("probe", lambda: there.payloads("probe"))
         done = command(one)
         assert (done.returncode, done.stderr) == (0, "")
         assert (

@@ -12,7 +12,7 @@ import pytest
 
 from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster, secret_file
-from tests.kit.clients import Client, Make, repeated
+from tests.kit.clients import Make, repeated
 from tests.kit.waiting import PATIENCE, until
 
 _runs = itertools.count()
@@ -43,17 +43,6 @@ def five(shared: Cluster) -> Iterator[Cluster]:
 def base() -> str:
     """A topic that no other test uses."""
     return f"test/{next(_runs)}"
-
-
-def wait_subscribed(publisher: Client, subscribers: list[Client], topic: str) -> None:
-    """Return when what is published here reaches all of these: probes are repeated until they
-    have."""
-
-    def reached() -> bool:
-        publisher.publish(topic, b"probe", 1)
-        return all(subscriber.payloads(topic) for subscriber in subscribers)
-
-    until(reached, f"{topic} reaches everybody")
 
 
 # ------------------------------------------------------------------ everybody gets everything
@@ -133,8 +122,11 @@ class Traffic:
         for subscriber in self.subscribers:
             subscriber.subscribe(f"{base}/#", 2)
         self.sent: dict[tuple[int, int], list[int]] = {key: [] for key in self.publishers}
-        wait_subscribed(self.publishers[0, 1], self.subscribers, f"{base}/probe")
-        wait_subscribed(self.publishers[1, 1], self.subscribers, f"{base}/probe")
+        topic = f"{base}/probe"
+        for number in (0, 1):
+            self.publishers[number, 1].probe(
+                topic, lambda: all(each.payloads(topic) for each in self.subscribers)
+            )
 
     def step(self) -> bool:
         """Publish one message by each; never far ahead of the acknowledgements."""

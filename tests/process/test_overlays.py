@@ -28,14 +28,6 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
         yield brokers
 
 
-def open_way(publisher: Client, subscriber: Client, topic: str) -> None:
-    def probe() -> bool:
-        publisher.done(publisher.publish(topic, "probe", 1))
-        return bool(subscriber.payloads(topic))
-
-    until(probe, "the way is open")
-
-
 def numbers(client: Client) -> list[bytes]:
     return [payload for payload in client.payloads() if payload != b"probe"]
 
@@ -77,7 +69,7 @@ def test_messages_go_from_leaf_to_leaf_past_the_root(
         lambda: past(star, found := costs(star)) and found,
         "the link of the leaves is the shortest way",
     )
-    open_way(publisher, subscriber, "wanted/x")
+    publisher.probe("wanted/x", lambda: subscriber.payloads("wanted/x"))
     before = middle.counter("received_link")
     publisher.done(*[publisher.publish("wanted/x", f"{number}", qos) for number in range(MESSAGES)])
     # What is under way at QoS 0 while links are found to cost something else may be lost.

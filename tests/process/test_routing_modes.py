@@ -39,11 +39,7 @@ def test_a_branch_without_subscribers_gets_no_messages(
         subscriber.subscribe("wanted/x", 2)
         make(other.port).subscribe("other/#", 2)
 
-        def open_way() -> bool:
-            publisher.publish("wanted/x", "probe", 1)
-            return bool(subscriber.payloads("wanted/x"))
-
-        until(open_way, "the way is open")
+        publisher.probe("wanted/x", lambda: subscriber.payloads("wanted/x"))
         tree = epochs(star)
         publisher.done(*[publisher.publish("wanted/x", f"{n}", 1) for n in range(MESSAGES)])
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.brokers import Cluster
-from tests.kit.clients import Client, clients
-from tests.kit.waiting import until
+from tests.kit.clients import clients
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +20,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         found.agree()
         yield found
         found.show()
-
-
-def known(cluster: Cluster, publisher: Client, subscriber: Client, topic: str) -> None:
-    """Return when what is published there reaches this subscriber."""
-
-    def reached() -> bool:
-        publisher.publish(topic, b"probe", 1)
-        return b"probe" in subscriber.payloads(topic)
-
-    until(reached, f"{topic} reaches {subscriber.port}")
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
@@ -47,7 +36,7 @@ def test_a_client_finds_its_queue_at_each_broker_it_goes_to(
             cluster.brokers[0].port, client_id=topic, protocol=protocol, clean=False, expiry=600
         )
         roamer.subscribe(topic, qos)
-        known(cluster, publisher, roamer, topic)
+        publisher.probe(topic, lambda: roamer.payloads(topic))
         got: list[bytes] = []
         for step in range(1, 7):
             if step % 2:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, Make, Mosquitto, mosquitto_pub
+from tests.kit.clients import Make, Mosquitto, mosquitto_pub
 from tests.kit.waiting import until
 
 MESSAGES = 60
@@ -22,16 +22,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
         cluster.agree()
         yield brokers
         cluster.show()
-
-
-def known(publisher: Client, members: list[Mosquitto], topic: str) -> None:
-    """Return when messages published here come to all of these: probes go round until they have."""
-
-    def reached() -> bool:
-        publisher.publish(topic, "probe", 1)
-        return all("probe" in member.lines() for member in members)
-
-    until(reached, f"{topic} reaches every member")
 
 
 def told(members: list[Mosquitto]) -> list[str]:
@@ -51,7 +41,9 @@ def test_each_message_comes_to_one_member(
         Mosquitto(tmp_path, three[0].port, *flags) as one,
         Mosquitto(tmp_path, three[1].port, *flags) as two,
     ):
-        known(make(three[2].port), [one, two], topic)
+        make(three[2].port).probe(
+            topic, lambda: all("probe" in member.lines() for member in (one, two))
+        )
         lines = [f"message {number}" for number in range(MESSAGES)]
         mosquitto_pub(three[2].port, "-t", topic, "-q", str(qos), "-l", lines=lines)
         until(lambda: len(told([one, two])) >= MESSAGES, "all messages")

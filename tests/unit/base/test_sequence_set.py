@@ -20,8 +20,8 @@ from mqttree.broker.base.sequence_set import (
 )
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.limits import Limits
+from tests.kit.core import steps
 from tests.kit.effort import examples
-from tests.unit.routing.test_subscription_trie import steps
 
 NUMBERS = st.sets(st.integers(1, 40), max_size=25)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from mqttree.routing.filter_aggregation import SPELLINGS, FilterAggregation
 from mqttree.routing.topic_filter import covers, matches, valid_topic_filter, valid_topic_name
-from tests.kit.core import needs_python
+from tests.kit.core import steps
 from tests.kit.effort import examples
 
 WORDS = ["", "a", "$s"]
@@ -109,14 +107,14 @@ def test_every_wanted_topic_is_covered_at_every_moment(story: list[tuple[bool, s
     other filter covers."""
     announced = Announced()
     wanted: set[str] = set()
-    for add, topic_filter, steps in story:
+    for add, topic_filter, pieces in story:
         if add:
             announced.cover.add(topic_filter)
             wanted.add(topic_filter)
         else:
             announced.cover.remove(topic_filter)
             wanted.discard(topic_filter)
-        announced.work(steps)
+        announced.work(pieces)
         known = frozenset[str]().union(*(MATCHED[f] for f in announced.known))
         assert known >= frozenset[str]().union(*(MATCHED[f] for f in wanted))
         assert announced.cover.busy or announced.known == maximal(wanted)
@@ -135,28 +133,14 @@ def test_every_wanted_topic_is_covered_at_every_moment(story: list[tuple[bool, s
     assert not any(announced.cover._at)
 
 
-def steps(cover: FilterAggregation, story: Iterable[tuple[bool, str]]) -> int:
-    """Count the lines of Python that changes and their work run: a cost that no busy machine
-    changes."""
-    needs_python("counts the lines that run")
-    count = 0
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        for add, topic_filter in story:
-            if add:
-                cover.add(topic_filter)
-            else:
-                cover.remove(topic_filter)
-            cover.work(ALL)
-    finally:
-        sys.settrace(None)
-    return count
+def changed(cover: FilterAggregation, story: Iterable[tuple[bool, str]]) -> None:
+    """Add (True) or remove filters, and do their work."""
+    for add, topic_filter in story:
+        if add:
+            cover.add(topic_filter)
+        else:
+            cover.remove(topic_filter)
+        cover.work(ALL)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +157,8 @@ def test_a_filter_costs_the_same_among_many(shape: str) -> None:
             cover.add(shape.format(number, number // 30, number % 30))
             cover.work(ALL)
         more = [shape.format(number, number, "x") for number in range(size, size + 100)]
-        costs.append(steps(cover, [(add, f) for add in (True, False) for f in more]))
+        story = [(add, f) for add in (True, False) for f in more]
+        costs.append(steps(lambda cover=cover, story=story: changed(cover, story)))
     assert costs[1] < 1.2 * costs[0]
 
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from mqttree.routing.topic_filter import (
     valid_topic_filter,
     valid_topic_name,
 )
-from tests.kit.core import needs_python
+from tests.kit.core import steps
 from tests.kit.effort import examples
 
 WORDS = ["", "a", "b", "$s"]
@@ -43,25 +42,6 @@ FILTERS = [
 
 some_topics = st.sampled_from(TOPICS)
 some_filters = st.sampled_from(FILTERS)
-
-
-def steps(call: Callable[[], Any]) -> int:
-    """Count the lines of Python that a call runs: a cost that no busy machine changes."""
-    needs_python("counts the lines that run")
-    count = 0
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def nodes(root: Any) -> Iterator[Any]:
