@@ -405,16 +405,6 @@ def test_a_plan_undoes_each_of_its_faults() -> None:
     ]
 
 
-def test_a_fault_makes_no_link_where_there_was_none() -> None:
-    faults = Faults(LINE)
-    for deed in ("cut", "heal"):
-        faults.injector.inject(Fault(0.0, deed, links=ALL))
-    assert faults.open() == "b0b1 b1b0 b1b2 b2b1"
-    for deed in ("cut", "heal"):
-        with pytest.raises(LabError, match=f"^{deed}: there is no link between b0 and b2$"):
-            faults.injector.inject(Fault(0.0, deed, links=(("b0", "b2"),)))
-
-
 def test_there_are_enough_ports_for_the_largest_lab() -> None:
     count = 3 * MAX_BROKERS + MAX_BROKERS * (MAX_BROKERS - 1)
     assert len(set(free_ports(count))) == count

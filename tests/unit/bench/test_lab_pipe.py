@@ -49,16 +49,6 @@ def test_the_given_share_of_packets_is_lost() -> None:
     assert pipe.dropped_loss == 10_000 - came
 
 
-def test_a_pipe_that_was_shut_can_be_healed() -> None:
-    pipe = Pipe(Wire(delay_ms=5))
-    assert offer(pipe, 0) == 5 * MS
-    pipe.shut()
-    assert offer(pipe, 1) is None and pipe.dropped_shut == 1
-    pipe.change({"delay_ms": 100, "loss": 0.9})
-    pipe.heal()
-    assert offer(pipe, 10 * MS) == 15 * MS
-
-
 def test_a_change_of_delay_does_not_reorder_packets() -> None:
     pipe = Pipe(Wire(delay_ms=50))
     assert offer(pipe, 0) == 50 * MS

@@ -215,21 +215,6 @@ def test_no_error_ends_the_writers_thread(
     assert 2 in JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions
 
 
-def test_a_flush_that_fails_is_reported_though_nothing_more_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001))
-    writer.do(BeginSegment(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", broken)
-        last = AppendFrame(frame(1), 1)
-        assert writer.do(last) is None
-        assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
-    assert writer.do(AppendFrame(frame(2), 2)) == "Too many open files"
-    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
-    writer.disk.close()
-
-
 def moved(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
 
@@ -309,11 +294,20 @@ def test_an_older_segment_that_the_next_start_needs_is_missed(
     assert writer.said.empty()
 
 
-def test_with_sync_no_frame_of_a_file_without_a_name_is_durable(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda file: shutil.rmtree(file.parent), "/journal/00000001 is gone"),
+        (lambda file: os.truncate(file, 0), "bytes instead of"),
+    ],
+)
+def test_with_sync_no_frame_of_a_file_without_a_name_or_cut_off_is_durable(
+    tmp_path: Path, harm: Callable[[Path], None], why: str
+) -> None:
     writer = Writer(tmp_path, sync=True, limits=Limits(journal_flush_s=PATIENCE))
     writer.do(BeginSegment(1))
-    shutil.rmtree(tmp_path / "journal")
-    assert writer.do(AppendFrame(frame(1), 1)) == f"{tmp_path}/journal/00000001 is gone"
+    harm(tmp_path / "journal" / "00000001")
+    assert why in str(writer.do(AppendFrame(frame(1), 1)))
     writer.disk.close()
 
 
@@ -595,15 +589,6 @@ def test_a_file_that_was_cut_off_is_noticed_though_more_is_written(
     # What is read of it does not suffer from what follows.
     assert path.stat().st_size == rest + len(frame(2))
     assert writer.do(BeginSegment(2, full_snapshot=True)) is None
-    writer.disk.close()
-
-
-def test_with_sync_no_frame_of_a_file_that_was_cut_off_is_durable(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, sync=True, limits=Limits(journal_flush_s=PATIENCE))
-    writer.do(BeginSegment(1))
-    os.truncate(tmp_path / "journal" / "00000001", 0)
-    why = writer.do(AppendFrame(frame(1), 1))
-    assert why is not None and "bytes instead of" in why
     writer.disk.close()
 
 
