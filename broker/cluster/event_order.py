@@ -122,6 +122,7 @@ def member_event_order(parts: ClusterParts) -> EventOrder:
             # Publishers go on before messages are given to others.
             parts.remote_flow_control.route_changed,
             # Members that are gone, then what was given to them, then what they gave.
+            parts.sharing.deputies.route_changed,
             parts.sharing.groups.route_changed,
             parts.assignments.route_changed,
             parts.custody.route_changed,

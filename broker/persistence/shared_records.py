@@ -107,6 +107,12 @@ def everything(
         yield closed(refs)
 
 
+def outcomes(body: bytes) -> Iterator[tuple[int, Ref]]:
+    """Return which messages are CLOSED or TAKEN by the `body` of a record. Raises
+    MalformedPacket."""
+    return iter(()) if body[:1] == bytes((COVERED,)) else decode_refs(body)
+
+
 def restore(
     sharing: SharedSubscriptions, clock: HybridClock, bodies: list[bytes], now: float
 ) -> int:
@@ -138,7 +144,7 @@ def restore(
             )
             continue
         try:
-            for operation, ref in decode_refs(body):
+            for operation, ref in outcomes(body):
                 if operation == TAKEN:
                     sharing.restore_taken(ref, now)
                 else:

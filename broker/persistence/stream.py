@@ -348,6 +348,7 @@ class Stream:
         if lost:
             self.standby = None
             self.alone_since = now
+            self._cluster.sharing.standby_lost(target.broker_id)
         else:
             self.coming = None
         self._regroup()

@@ -52,9 +52,11 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     TAKE,
     encode_rest,
 )
+from mqttree.broker.cluster.sharing.assignment_ledger import Ref, SequenceSet
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.core.wills import CLAIMS_S
+from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.adoption import Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
@@ -110,6 +112,8 @@ class Successor:
         self.messages = RecordedMessages(image, now, wall)
         self.asked: dict[str, Asked] = {}
         """What clients' takers asked for before all of `messages` was read."""
+        self.taken: SequenceSet | None = None
+        """What members of groups were granted; None: that has not been read yet."""
 
     def entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
@@ -169,6 +173,7 @@ class Succession:
         self._wills = OrphanedWills(node, cluster)
         self._handover = cluster.handover
         self._handover.succession = self
+        cluster.sharing.deputies.taken = self
 
     def route_changed(self, event: RouteChanged) -> None:
         """Take the place of a broker that cannot be reached any more, if it stays so, and leave
@@ -356,6 +361,7 @@ class Succession:
             )
             work = chain(
                 self._taking_messages(successor, owner),
+                self._taking_shares(successor, owner),
                 self._taking_wills(successor, owner, now, wall),
             )
             self._in_steps(owner, successor, work)
@@ -378,6 +384,35 @@ class Succession:
                 self._drop(standby_image)
 
         self._node.timers.schedule(self._node.now + SWEEP_S, sweep)
+
+    def taken_by(self, broker_id: bytes) -> tuple[int, SequenceSet] | None:
+        """Return the boot number of a broker that cannot be reached, and which messages its members
+        were granted; None: this broker has not taken its place."""
+        successor, image = self._successors.get(broker_id), self._images().get(broker_id)
+        if successor is None or successor.taken is None or image is None or self._stands_back:
+            return None
+        return image.key[1], successor.taken
+
+    def _taking_shares(self, successor: Successor, owner: bytes) -> Iterator[int]:
+        """Read, in steps, what members of groups at the broker `owner` were granted, and rule from
+        then on on what it has given to other brokers."""
+        taken, closed = SequenceSet(), set[Ref]()
+        for body in successor.image.shared:
+            with suppress(WireError):
+                for operation, ref in shared_records.outcomes(body):
+                    if operation == shared_records.TAKEN:
+                        taken.add(ref, self._node.now)
+                    else:
+                        closed.add(ref)
+            yield 1 + len(body) // 10
+        successor.taken = taken
+        assignments = self._cluster.assignments
+        for key, first, last, record in successor.messages.logged():
+            if first == last and split_key(key)[0] == owner:
+                with suppress(WireError):
+                    assignments.restore_entry(successor.entry(record), closed)
+            yield ENTRY_STEPS
+        assignments.succeed(owner, closed)
 
     def _taking_messages(self, successor: Successor, owner: bytes) -> Iterator[int]:
         """Take, in steps, the messages of the broker `owner` that have not been here: first those

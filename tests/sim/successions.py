@@ -16,6 +16,7 @@ from tests.kit.journal_harness import Files
 from tests.sim.checkers import log_faults
 from tests.sim.clients import Ledger, Sent, matches
 from tests.sim.disk import Disk, Stayer
+from tests.sim.groups import check_group
 from tests.sim.schedule import quiet
 from tests.sim.test_durability import FILTERS, TOPICS, check, check_order
 from tests.sim.world import Host, World
@@ -23,7 +24,10 @@ from tests.sim.world import Host, World
 SETTLING_S = 0.3
 """s after it was answered in which a message may not be settled at its broker's standby."""
 
-KINDS = ("kills", "aimed", "hangs", "splits")
+KINDS = ("kills", "aimed", "hangs", "splits", "shared kills", "shared hangs")
+
+GROUPS = (("g", "a/#"), ("h", "#"), ("g", "c"))
+"""Name and filter of shared subscriptions."""
 
 
 class Refugee(Stayer):
@@ -104,9 +108,12 @@ class Succession:
     """One seed's story of a kind."""
 
     def __init__(self, seed: int, kind: str = "kills") -> None:
-        self.seed, self.kind = seed, kind
-        self.kills = kind in ("kills", "aimed")
+        self.seed = seed
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
+        self.kind = kind.removeprefix("shared ")
+        self.shared = kind != self.kind
+        self.kills = self.kind in ("kills", "aimed")
+        self.members: dict[tuple[str, str], list[Refugee]] = {}
         self.world = World(seed)
         if seed % 2:  # while clients come, and brokers return
             self.world.limits = Limits(adoption_s=0.5)
@@ -137,11 +144,37 @@ class Succession:
             client = self._client(f"sub{number}", rng.choice(world.hosts), filters)
             client.ack_delay = rng.choice((0.0, 0.0, 0.05))
             self.clients.append(client)
+        if self.shared:
+            self._groups()
         self.publishers += [self._client(f"pub{host.index}", host, None) for host in world.hosts]
-        for client in (*self.clients, *self.publishers):
+        for client in self.everybody:
             world.after(rng.uniform(0.0, 0.3), client.connect)
             wiped = self.kills and self.seed % 3 == 1
             client.waits = wiped and rng.random() < 0.5
+
+    def _groups(self) -> None:
+        """Members of groups at several brokers."""
+        rng, world = self.rng, self.world
+        for number, group in enumerate(rng.sample(GROUPS, rng.choice((1, 2)))):
+            members = self.members[group] = []
+            for index in range(rng.choice((2, 3, 5))):
+                topic_filter = f"$share/{group[0]}/{group[1]}", rng.choice((1, 2, 2))
+                name, host = f"member{number}.{index}", rng.choice(world.hosts)
+                member = self._client(name, host, [topic_filter])
+                member.ack_delay = rng.choice((0.0, 0.05, 0.3))
+                if member.version == 5 and member.ack_delay < 0.1:
+                    member.receive_maximum = rng.choice((0, 5, 20))
+                members.append(member)
+
+    @property
+    def subscribers(self) -> list[Refugee]:
+        """Clients with ordinary subscriptions, and members of groups."""
+        return self.clients + [member for group in self.members.values() for member in group]
+
+    @property
+    def everybody(self) -> list[Refugee]:
+        """All clients."""
+        return self.subscribers + self.publishers
 
     def _client(self, name: str, host: Host, filters: list[tuple[str, int]] | None) -> Refugee:
         rng = self.rng
@@ -175,7 +208,7 @@ class Succession:
             else:
                 world.after(at, publisher.publish, topic, qos)
             at += rng.expovariate(1 / 0.03)
-        for client in self.clients:
+        for client in self.subscribers:
             if rng.random() < 0.3:
                 world.after(rng.uniform(1.0, length), client.leave_for, rng.choice((0.1, 2.0, 6.0)))
 
@@ -226,7 +259,7 @@ class Succession:
         world.after(lasts, host.resume)
         if rng.random() < 0.4:
             self._resume_when_lent(host, rng.uniform(0.0, 0.02))
-        mine = [c for c in (*self.clients, *self.publishers) if c.host is host]
+        mine = [c for c in self.everybody if c.host is host]
         for client in mine:
             if rng.random() < 0.7:
                 how = rng.choice(("hop", "close", "reset"))
@@ -260,7 +293,7 @@ class Succession:
         self.splits.append(world.now)
         world.partition([[each.index for each in side]])
         world.after(lasts, world.heal)
-        for client in (*self.clients, *self.publishers):
+        for client in self.everybody:
             if rng.random() < 0.3:
                 there = rest if client.host in side else side
                 world.after(rng.uniform(0.0, lasts), client.cross, rng.choice(there))
@@ -283,7 +316,7 @@ class Succession:
             world.run(4.0)
         quiet(world)
         world.run(8.0)
-        for client in (*self.clients, *self.publishers):
+        for client in self.everybody:
             for error in client.errors:
                 if not (client.crossings and error == "DISCONNECT 0x8e"):
                     world.violation("client", f"{client.name}: {error}")
@@ -293,6 +326,8 @@ class Succession:
             else:
                 check(world, self.ledger, client)
                 check_order(world, self.ledger, client)
+        for group, members in self.members.items():
+            self._check_group(group, members)
         if not self.kills:
             self._one_session_each()
         if self.kind != "splits":  # what a publisher repeats on the other side is another message
@@ -342,8 +377,18 @@ class Succession:
                 return True
         return False
 
+    def _check_group(self, group: tuple[str, str], members: list[Refugee]) -> None:
+        """Each message has a receiver, and at QoS 2 one alone."""
+        for member in members:
+            if member.session != 1:
+                self.world.violation("session", f"{member.name} has lost its session")
+        check_group(self.world, self.ledger, group, members)
+        for host in self.world.alive():
+            if count := host.running.counters.shared_uncertain:
+                self.world.violation("uncertain", f"{count} at {host.name}")
+
     def _one_session_each(self) -> None:
-        for client in (*self.clients, *self.publishers):
+        for client in self.everybody:
             holders = [
                 host.name for host in self.world.alive() if client.name in host.running.sessions
             ]

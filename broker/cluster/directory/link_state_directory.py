@@ -90,6 +90,12 @@ ManyWatcher = Callable[[bytes, Changes, bool], None]
 are gone because the tree has lost the broker."""
 
 
+def standby_of(database: LinkStateDatabase, broker_id: bytes) -> bytes:
+    """Return the id of the broker that has the image of a broker's journal, b"": none has.
+    `database`: has what brokers post."""
+    return (database.entry(broker_id, STANDBY) or b"")[4:]
+
+
 class LinkStateDirectory:
     """The directory of a federation, as one of its brokers sees it."""
 

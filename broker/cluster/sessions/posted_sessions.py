@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import LOGICAL
-from mqttree.broker.cluster.directory.link_state_directory import STANDBY
+from mqttree.broker.cluster.directory.link_state_directory import standby_of
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
 from mqttree.broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
 
@@ -121,17 +121,13 @@ class PostedSessions:
         cannot be reached; None: neither can be."""
         if self.lives(broker_id):
             return broker_id
-        standby = self.standby_of(broker_id)
+        standby = standby_of(self._directory.database, broker_id)
         return standby if self.lives(standby) else None
 
     def has(self, broker_id: bytes, client_id: str) -> bool:
         """Whether a broker has posted a session of a client as its own: one that stands in for a
         broker that is gone has not."""
         return self._directory.database.entry(broker_id, key_of(client_id)) is not None
-
-    def standby_of(self, broker_id: bytes) -> bytes:
-        """Return the id of the broker that has the image of a broker's journal, b"": none has."""
-        return (self._directory.database.entry(broker_id, STANDBY) or b"")[4:]
 
     def lives(self, broker_id: bytes) -> bool:
         """Whether a broker can be reached: over the tree, or over a link to here."""

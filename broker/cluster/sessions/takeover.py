@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import HybridClock
+from mqttree.broker.cluster.directory.link_state_directory import standby_of
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S, Handover
@@ -372,7 +373,7 @@ class Takeover:
         if now >= pending.began + TAKEOVER_MAX_S:
             return False
         asking = pending.state is State.ASKING
-        if asking and posted.lives(posted.standby_of(holder)):
+        if asking and posted.lives(standby_of(self._directory.database, holder)):
             # If it hangs, its standby has the session, once that is noticed.
             quiet = now - max(pending.heard, pending.since)
             return quiet < self._node.config.link_timeout + STANDBY_S

@@ -118,10 +118,14 @@ class Ledger:
         more. `now`: s."""
         assignment = self.close(ref)
         if assignment is not None:
-            self._moved[ref] = now
-            if len(self._moved) > MAX_REASSIGNED:
-                self._moved.popitem(last=False)
+            self.note_moved(ref, now)
         return assignment
+
+    def note_moved(self, ref: Ref, now: float) -> None:
+        """Note at `now` (s) that nobody may claim a message any more."""
+        self._moved[ref] = now
+        if len(self._moved) > MAX_REASSIGNED:
+            self._moved.popitem(last=False)
 
     def moved(self, ref: Ref) -> bool:
         """Whether an assignment was given to another broker."""

@@ -25,11 +25,13 @@ not wait.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.sharing.assignment_ledger import (
     GRANTED,
     NO_MEMBER,
@@ -48,11 +50,14 @@ from mqttree.broker.core.receiver_assignment import ReceiverAssignment, Tries
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
+    from mqttree.broker.base.broker_id import Identity
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Alarm, MemberBroker
+    from mqttree.broker.cluster.sharing.deputies import Deputies
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.connection import Connection
@@ -87,6 +92,9 @@ SILENCE_S = 10.0
 """s after which a broker is asked about an assignment of which it has said nothing."""
 REASK_S = 5.0
 """s between two such questions."""
+SUCCESSOR_S = 0.5
+"""s between two questions to the standby of a broker that is gone: it answers when it has taken
+that one's place."""
 QUEUE_TIME = 30.0
 """s after which a broker is believed that it never had an assignment: it can no longer be queued
 behind other messages."""
@@ -102,6 +110,8 @@ class Assignments:
     def __init__(
         self,
         node: MemberBroker,
+        own: Identity,
+        deputies: Deputies,
         database: LinkStateDatabase,
         bus: UnicastBus,
         forwarder: Forwarder,
@@ -110,14 +120,18 @@ class Assignments:
         alarm: Alarm,
         above: Above,
     ) -> None:
-        """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
-        that come back to other members; `alarm`: calls the cluster again; `above`: knows which
+        """`node`: this broker, with the identity `own`; `deputies`: who answers for brokers that
+        are gone; `groups`: which groups have members where; `giver`: gives messages that come back
+        to other members; `alarm`: calls the cluster again; `above`: knows which
         brokers are away; `database`, `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._limits = node.limits
+        self._own = own.id
+        self._who = own.id + own.boot.to_bytes(4, "big")
+        self._deputies = deputies
         self._database = database
         self._bus = bus
         self._forwarder = forwarder
@@ -135,6 +149,9 @@ class Assignments:
         self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when an assignment was closed, or publishers were held
+        # Givers that cannot be reached and have this broker as their standby -> what was closed of
+        # theirs since.
+        self._succeeded: dict[bytes, list[Ref]] = {}
         bus.receive(REPORT, self._report)
 
     def attach_journal(self, journal: Journal) -> None:
@@ -220,20 +237,30 @@ class Assignments:
         closed: list[Ref] = []
         for operation, ref in said:
             found = ledger.refs.get(ref)
-            mine = found is not None and found.who[:8] == sender and found.state != RETURNED
+            mine = (
+                found is not None
+                and self._deputies.answers(sender, found.who[:8])
+                and found.state != RETURNED
+            )
             if operation == CLAIM:
                 if found is not None and mine:
                     found.state = GRANTED
-                known = ref[0] == self._forwarder.key and not ledger.moved(ref)
+                giver = split_key(ref[0])[0]
+                if giver not in self._succeeded and giver != self._own:
+                    continue  # its assignments have not been read yet
+                known = (ref[0] == self._forwarder.key or giver != self._own) and not ledger.moved(
+                    ref
+                )
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
+            elif found is not None and operation == DONE:
+                # If another broker says that, it has succeeded this one meanwhile.
+                ledger.move(ref, now)
+                closed.append(ref)
             elif found is None or not mine:
                 ours = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.
                 if found is None and ours and operation in (DECLINE, DENY):
                     self._counters.shared_undelivered += 1
-            elif operation == DONE:
-                ledger.close(ref)
-                closed.append(ref)
             elif (
                 operation != UNKNOWN
                 or found.who != self._incarnation(sender)
@@ -242,7 +269,7 @@ class Assignments:
                 self._take_back(found, operation, sender)
         if closed:
             self._progress = now
-            self._journal.shared_closed(closed)
+            self._closed(*closed)
             self._release()
         if rulings:
             self._alarm.hurry(now)
@@ -259,6 +286,8 @@ class Assignments:
 
     def _incarnation(self, broker_id: bytes) -> bytes:
         """Return id and boot of a broker that can be reached, b"" of one that cannot."""
+        if broker_id == self._own:
+            return self._who
         if not self._database.reaches(broker_id):
             return b""
         return broker_id + self._database.boot(broker_id).to_bytes(4, "big")
@@ -269,6 +298,7 @@ class Assignments:
         """Note that a broker that took messages can be reached again, or no longer."""
         broker_id, via = event.broker_id, event.via
         if via is not None:
+            self._give_up_succession(broker_id)
             self._gone.pop(broker_id, None)
             if self.ledger.refs:
                 self._heard.add(broker_id)
@@ -333,7 +363,10 @@ class Assignments:
             elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
                 continue
             elif assignment.state == GRANTED and assignment.message.qos == 2:
-                if incarnation and (who[:8] in self._heard or assignment.asked + REASK_S <= now):
+                again = REASK_S if incarnation else SUCCESSOR_S
+                if self._deputies.of(who[:8]) is not None and (
+                    who[:8] in self._heard or assignment.asked + again <= now
+                ):
                     assignment.asked = now
                     asked.append(ref)
                 elif not incarnation and self._gone.get(who[:8], now) + longest <= now:
@@ -362,8 +395,10 @@ class Assignments:
         self._query(who, asked)
 
     def _query(self, who: bytes, refs: list[Ref]) -> None:
-        for body in encode_refs([(ASKED, ref) for ref in refs]):
-            self._bus.send(who[:8], QUERY, who[8:] + body)
+        """Ask the broker `who`, or its successor, what became of messages."""
+        if (broker_id := self._deputies.of(who[:8])) is not None:
+            for body in encode_refs([(ASKED, ref) for ref in refs]):
+                self._bus.send(broker_id, QUERY, who + body)
 
     def _give_to_another(self, old: Assignment) -> bool:
         """Give a message to another member, here or at another broker. Returns False if none can be
@@ -435,8 +470,11 @@ class Assignments:
         self._closed(old.ref)
         self._counters.shared_undelivered += 1
 
-    def _closed(self, ref: Ref) -> None:
-        self._journal.shared_closed([ref])
+    def _closed(self, *refs: Ref) -> None:
+        self._journal.shared_closed(list(refs))
+        for ref in refs if self._succeeded else ():
+            if (theirs := self._succeeded.get(split_key(ref[0])[0])) is not None:
+                theirs.append(ref)
 
     # ---------------------------------------------------------------- the end, and the beginning
 
@@ -459,17 +497,46 @@ class Assignments:
         them and they were not acknowledged (`closed`)."""
         forwarder = self._forwarder
         for entry in chain.from_iterable(forwarder.log.pieces()):
-            if entry.key not in forwarder.ours or not entry.qos or (choice := entry.choice) is None:
-                continue
-            for sequence, message in entry.messages():
-                for who, group_id in choice.entries:
-                    ref = (entry.key, sequence, group_id)
-                    if ref in closed:
-                        continue
-                    assignment = Assignment(
-                        ref, who, message, entry.at, choice.visited, choice.retain
-                    )
-                    # The other broker may have claimed it.
-                    assignment.state = GRANTED if message.qos == 2 else OPEN
-                    assignment.asked = self._node.now
-                    self._add(assignment)
+            if entry.key in forwarder.ours:
+                self.restore_entry(entry, closed)
+
+    def restore_entry(self, entry: LogEntry, closed: Container[Ref]) -> None:
+        """Go on with the messages of an `entry` that this broker gave before, or a broker whose
+        standby it is, but for those in `closed`."""
+        if not entry.qos or (choice := entry.choice) is None:
+            return
+        for sequence, message in entry.messages():
+            for who, group_id in choice.entries:
+                ref = (entry.key, sequence, group_id)
+                if ref in closed:
+                    continue
+                assignment = Assignment(ref, who, message, entry.at, choice.visited, choice.retain)
+                # The other broker may have claimed it.
+                assignment.state = GRANTED if message.qos == 2 else OPEN
+                assignment.asked = self._node.now
+                self._add(assignment)
+
+    # ---------------------------------------------------------------- givers that are gone
+
+    def standby_lost(self) -> None:
+        """Count what takers may claim as granted: the standby that is lost may do that."""
+        for assignment in self.ledger.refs.values():
+            if assignment.state == OPEN and assignment.message.qos == 2:
+                assignment.state = GRANTED
+
+    def succeed(self, giver: bytes, closed: Iterable[Ref]) -> None:
+        """Rule on the messages of a broker that cannot be reached, as its standby, from now on: all
+        that it gave have been restored but for those in `closed`."""
+        self._succeeded[giver] = []
+        for ref in closed:
+            self.ledger.note_moved(ref, self._node.now)
+        self._heard.update(who[:8] for who in self.ledger.by_who)
+
+    def _give_up_succession(self, giver: bytes) -> None:
+        """Leave the messages of a broker that is back to it, and tell it which are closed."""
+        if (closed := self._succeeded.pop(giver, None)) is None:
+            return
+        for body in encode_refs([(DONE, ref) for ref in closed]):
+            self._bus.send(giver, REPORT, body, at_once=True)
+        for ref in [ref for ref in self.ledger.refs if split_key(ref[0])[0] == giver]:
+            self.ledger.close(ref)

@@ -51,11 +51,13 @@ from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
+    from mqttree.broker.base.broker_id import Identity
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.ports import Above
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import LeavingSessions, MemberBroker
+    from mqttree.broker.cluster.sharing.deputies import Deputies
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.ports import Journal
@@ -88,7 +90,8 @@ class Custody:
     def __init__(
         self,
         node: MemberBroker,
-        boot: int,
+        own: Identity,
+        deputies: Deputies,
         database: LinkStateDatabase,
         bus: UnicastBus,
         forwarder: Forwarder,
@@ -97,7 +100,8 @@ class Custody:
         leaving: LeavingSessions,
         above: Above,
     ) -> None:
-        """`node`: this broker, with the boot number `boot`; `groups`: which groups have members
+        """`node`: this broker, with the identity `own`; `deputies`: who answers for brokers that
+        are gone; `groups`: which groups have members
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
         brokers; `above`: knows which brokers are away; `database`, `bus`, `forwarder`: the
         modules below that it uses."""
@@ -105,7 +109,8 @@ class Custody:
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
-        self._boot = boot
+        self._own = own
+        self._deputies = deputies
         self._database = database
         self._bus = bus
         self._forwarder = forwarder
@@ -215,7 +220,7 @@ class Custody:
         elif self._count >= self._limits.max_held_shared or self.size >= MAX_HELD_BYTES:
             self._counters.shared_declined += 1
             self.decline(ref)
-        elif not self._database.reaches(split_key(ref[0])[0]):
+        elif self._deputies.of(split_key(ref[0])[0]) is None:
             self._aside(ref, message, self._node.now)
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
@@ -321,9 +326,10 @@ class Custody:
                 self._soon(REPORT_DELAY)
                 return
             self._unsaid.popleft()
-            for broker_id, reports in out.items():
-                for body in encode_refs(reports):
-                    self._bus.send(broker_id, REPORT, body)
+            for giver, reports in out.items():
+                if (broker_id := self._deputies.of(giver)) is not None:
+                    for body in encode_refs(reports):
+                        self._bus.send(broker_id, REPORT, body)
 
     def _lacks_members(self, group_id: bytes) -> bool:
         """Whether a group has no local member for its messages, or only members that are away while
@@ -401,7 +407,7 @@ class Custody:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._counters.shared_undelivered += 1
-                elif self._database.reaches(broker_id):
+                elif self._deputies.of(broker_id) is not None:
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]
@@ -430,21 +436,22 @@ class Custody:
     def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
         group_ids: dict[bytes, None] = {}
         said = list(decode_refs(body))
-        if any(
-            split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE)
-            for operation, ref in said
+        givers = {split_key(ref[0])[0] for _, ref in said}
+        if any(operation not in (GRANT, REFUSE) for operation, _ in said) or not all(
+            self._deputies.answers(sender, giver) for giver in givers
         ):
             raise MalformedPacket("RULING on messages of another broker")
         for operation, ref in said:
             message = self._answered(ref)
             if message is None:
-                message = self._unparked(sender, ref)
+                message = self._unparked(split_key(ref[0])[0], ref)
             if message is None and operation == GRANT:
                 message = self._ahead(ref)
             if message is not None and operation == GRANT:
                 self._granted_one(ref, message)
                 group_ids[ref[2]] = None
-        self._unpark(sender)
+        for giver in givers:
+            self._unpark(giver)
         for group_id in group_ids:
             self._serve(group_id)
         if self._ready:
@@ -491,16 +498,23 @@ class Custody:
     def _query(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer a giver that asks about messages of which it has no report; those that are under
         way are left out."""
-        boot, own = int.from_bytes(body[:4], "big"), self._boot
+        who, asked = body[:8], list(decode_refs(body[12:]))
+        boot, own = int.from_bytes(body[8:12], "big"), self._own.boot
+        if any(
+            operation != ASKED or not self._deputies.answers(sender, split_key(ref[0])[0])
+            for operation, ref in asked
+        ):
+            raise MalformedPacket("QUERY for messages of another broker")
+        if who != self._own.id:
+            self._answer_for(who, boot, [ref for _, ref in asked])
+            return
         there: dict[Session, set[int]] = {}
-        for operation, ref in decode_refs(body[4:]):
-            if operation != ASKED or split_key(ref[0])[0] != sender:
-                raise MalformedPacket("QUERY for messages of another broker")
+        for _, ref in asked:
             waiting = (
                 self._claimed,
                 self._held.get(ref[2], ()),
                 self._ready.get(ref[2], ()),
-                self._parked.get(sender, ()),
+                self._parked.get(split_key(ref[0])[0], ()),
             )
             if any(ref in some for some in waiting):
                 continue
@@ -522,6 +536,19 @@ class Custody:
                 self._say(DONE, ref)
             else:
                 self._say(UNKNOWN, ref)
+
+    def _answer_for(self, who: bytes, boot: int, refs: list[Ref]) -> None:
+        """Answer a giver that asks what members at the broker `who` were granted, which had this
+        `boot` number then: that one is gone, and this one has its image. What was recorded stays
+        with the session that has it."""
+        deputies = self._deputies
+        if deputies.taken is None or (found := deputies.taken.taken_by(who)) is None:
+            return
+        known, taken = found
+        for ref in refs:
+            if ref not in taken and known != boot:
+                self._counters.shared_uncertain += 1
+            self._say(UNKNOWN if ref not in taken and known == boot else DONE, ref)
 
     def _came(self, ref: Ref) -> bool:
         """Whether a message has been offered to local subscribers in this incarnation of the

@@ -19,6 +19,7 @@ from mqttree.broker.cluster.sharing.assignment_ledger import Ref
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.catchup import Catchup
 from mqttree.broker.cluster.sharing.custody import Custody, ref_of
+from mqttree.broker.cluster.sharing.deputies import Deputies
 from mqttree.broker.cluster.sharing.group_table import GroupTable
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import (
@@ -84,13 +85,15 @@ class SharedSubscriptions:
         self._who = own.id + own.boot.to_bytes(4, "big")
         self.groups = GroupTable(node, directory, reporting)
         self._pools = self.groups.pools
+        database = directory.database
+        self.deputies = Deputies(node, own.id, database)
         self.assignments = Assignments(
-            node, directory.database, bus, forwarder, self.groups, self, alarm, above
+            node, own, self.deputies, database, bus, forwarder, self.groups, self, alarm, above
         )
         self.custody = Custody(
-            node, own.boot, directory.database, bus, forwarder, self.groups, self, leaving, above
+            node, own, self.deputies, database, bus, forwarder, self.groups, self, leaving, above
         )
-        self.catchup = Catchup(node, directory.database, bus, forwarder, self.groups, self, above)
+        self.catchup = Catchup(node, database, bus, forwarder, self.groups, self, above)
         self.groups.connect(self.catchup, self.assignments.member_came)
 
     @property
@@ -139,6 +142,13 @@ class SharedSubscriptions:
         `covered()` returns it), and with messages that are not acknowledged (not in `closed`)."""
         self.catchup.restore(covered, closed)
         self.assignments.restore(closed)
+
+    # ---------------------------------------------------------------- standbys
+
+    def standby_lost(self, broker_id: bytes) -> None:
+        """Note that the standby of this broker is lost: it may take the place of this one."""
+        self.deputies.standby_lost(broker_id)
+        self.assignments.standby_lost()
 
     # ---------------------------------------------------------------- messages
 
