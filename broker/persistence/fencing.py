@@ -12,6 +12,9 @@ are other brokers' from then on: their connections are closed unread, and their 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
@@ -184,6 +187,8 @@ class Fencing:
             self._node.log("info", f"broker {sender.hex()} had this broker's sessions meanwhile")
         claims = fence.claims[max(0, done - fence.first) :] if fence.first <= done else ()
         self._void(fence.lsn if mine else NEVER, dict(claims))
+        if mine:
+            self._give_back(max(fence.lsn, self._frames.durable_lsn))
         for claim in claims:
             self._carry_out(claim)
         done += len(claims)
@@ -223,8 +228,17 @@ class Fencing:
             if conn in self._frames.gate:
                 conn.abort("what it was about to be sent is void")
         for session in node.sessions.values():
-            _forget(session, names)
+            _forget(session, lambda outgoing: outgoing.message.name in names)
         self._frames.want_snapshot()
+
+    def _give_back(self, lsn: int) -> None:
+        """Take back what members of groups here were granted by other brokers behind frame `lsn`,
+        and what has not left this broker: their giver may have given it to another member."""
+        for session, granted in self._cluster.custody.claim_again(lsn):
+            if session.conn is not None:
+                session.conn.abort("what it was about to be sent may be another member's")
+            _forget(session, partial(is_, granted))
+            self._frames.want_snapshot()
 
     def _carry_out(self, claim: Claim) -> None:
         """Leave a session to the broker that has it now. If it is still this broker's, its will was
@@ -256,15 +270,15 @@ class Fencing:
             session.recorder.record_attributes()
 
 
-def _forget(session: Session, names: set[Name]) -> None:
-    """Take messages with these `names` out of a session."""
+def _forget(session: Session, is_void: Callable[[Outgoing], bool]) -> None:
+    """Take messages out of a session."""
     session.unpack()
     flying = [
         packet_id
         for packet_id, sent in session.inflight.items()
-        if isinstance(sent, Outgoing) and sent.message.name in names
+        if isinstance(sent, Outgoing) and is_void(sent)
     ]
-    waiting = [outgoing for outgoing in session.queue if outgoing.message.name in names]
+    waiting = [outgoing for outgoing in session.queue if is_void(outgoing)]
     for packet_id in flying:
         del session.inflight[packet_id]
     for outgoing in waiting:

@@ -230,7 +230,9 @@ class Succession:
         self._node.now = now
         if (image := self._images().get(owner)) is None:
             return
-        if self._stands_back:
+        # The tree may have lost a broker whose link has not ended yet.
+        silent = self._lives(owner) and not self._cluster.database.reaches(owner)
+        if silent or self._stands_back:
             self._node.timers.schedule(now + PROMOTION_S, lambda at: self._promote(owner, at))
         else:
             self._successor(owner, image)

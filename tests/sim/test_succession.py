@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.cluster.sharing.assignments import Assignments
+from mqttree.broker.cluster.sharing.custody import Custody
 from mqttree.broker.persistence.adoption import Absentee, Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.fencing import Fencing
@@ -30,7 +32,7 @@ SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 2
 
-COUNTS = {"kills": 6, "aimed": 6, "hangs": 6, "splits": 4}
+COUNTS = {"kills": 6, "aimed": 6, "hangs": 6, "splits": 4, "shared kills": 6, "shared hangs": 4}
 """Schedules of each kind in each run of the tests."""
 
 
@@ -49,14 +51,17 @@ def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, ki
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [("kills", seed) for seed in (2168, 2223, 3075, 3108)] + [("splits", 1058), ("aimed", 172)],
+    [("kills", seed) for seed in (2168, 2223, 3075, 3108)]
+    + [("splits", 1058), ("aimed", 172)]
+    + [("shared kills", seed) for seed in (17, 106)],
 )
 def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     """A client of MQTT 5 comes to its adopted session; to one that was offered more than the copy
     of its broker, which is back; as the broker of its session has started again, and posts its
     sessions; to messages in flight behind another broker that is away; from a broker that is cut
     off, as it had left that without an answer; and from one that dies while messages of another
-    dead one wait there."""
+    dead one wait there. A broker dies that had given messages to members elsewhere, and one whose
+    members had been granted messages."""
     assert play(seed, kind) == []
 
 
@@ -92,11 +97,23 @@ def adopts_nothing(patch: Mutant) -> None:
     patch.setattr(Adoption, "_begin", lambda self, now: None)
 
 
+def leaves_assignments(patch: Mutant) -> None:
+    """Nobody rules on what a broker that is dead had given to members elsewhere."""
+    patch.setattr(Assignments, "succeed", lambda self, giver, closed: None)
+
+
+def answers_nothing(patch: Mutant) -> None:
+    """A standby does not say what members of a broker that is dead were granted."""
+    patch.setattr(Custody, "_answer_for", lambda self, who, boot, refs: None)
+
+
 MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (is_not_fenced, "hangs", 2),
     (does_not_doubt, "hangs", 2),
     (claims_when_done, "hangs", 28),
     (adopts_nothing, "kills", 1000),
+    (leaves_assignments, "shared kills", 17),
+    (answers_nothing, "shared kills", 106),
 ]
 """Faults, each with a kind and a seed that show it."""
 
@@ -306,6 +323,49 @@ def test_sessions_of_absent_clients_outlive_one_broker_after_the_other(
     check_order(world, ledger, absent)
     assert not world.violations
     assert len(absent.got) > 150
+
+
+@pytest.mark.parametrize("takes_back", [True, False])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_never_left_a_broker_that_hangs_one_member_of_a_group_gets(
+    seed: int, takes_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stops in the turn in which its member is granted a message; its standby has no
+    record of that, so the message is given to another member."""
+    needs_python("the broker is stopped in the middle of a turn")
+    if not takes_back:
+        monkeypatch.setattr(Fencing, "_give_back", lambda self, lsn: None)
+    world, ledger, owner, standby = synced(seed)
+    giver = next(host for host in world.hosts if host not in (owner, standby))
+    filters = [("$share/g/t", 2)]
+    first = Refugee(world, ledger, "first", owner, clean=False, filters=filters)
+    second = Refugee(world, ledger, "second", standby, clean=False, filters=filters)
+    publisher = Refugee(world, ledger, "p", giver, clean=False)
+    first.doubt = True  # its connection may be closed
+    first.connect()
+    publisher.connect()
+    world.run(1.0)
+    custody = owner.running.cluster.custody
+    take = Custody._take
+
+    def stops(self: Custody, taken: Any) -> None:
+        if self is custody:
+            owner.pause_in_turn()
+        take(self, taken)
+
+    monkeypatch.setattr(Custody, "_take", stops)
+    publisher.publish("t", 2)
+    world.run(0.3)
+    monkeypatch.setattr(Custody, "_take", take)
+    assert owner.paused
+    second.connect()
+    world.run(7.0)
+    assert [len(client.got) for client in (first, second)] == [0, 1]
+    owner.resume()
+    world.run(8.0)
+    assert [len(client.got) for client in (first, second)] == [0 if takes_back else 1, 1]
+    counters = [host.running.counters for host in world.hosts]
+    assert sum(each.shared_uncertain for each in counters) == 0
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -156,6 +156,13 @@ class SequenceSet:
         self._at[place] = now
         self._at.move_to_end(place)
 
+    def discard(self, ref: Ref) -> None:
+        """Take the number of `ref` out."""
+        key, sequence, group_id = ref
+        place = (key, group_id, sequence >> 8)
+        if place in self._bits:
+            self._bits[place] &= ~(1 << (sequence & 255))
+
     def __contains__(self, ref: Ref) -> bool:
         key, sequence, group_id = ref
         return self._bits.get((key, group_id, sequence >> 8), 0) >> (sequence & 255) & 1 != 0

@@ -253,9 +253,11 @@ class Assignments:
                 )
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
             elif found is not None and operation == DONE:
-                # If another broker says that, it has succeeded this one meanwhile.
-                ledger.move(ref, now)
+                # If another broker says that, it had this one's place meanwhile.
+                ledger.close(ref)
                 closed.append(ref)
+                if not mine:
+                    ledger.note_moved(ref, now)
             elif found is None or not mine:
                 ours = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.

@@ -128,7 +128,8 @@ class Custody:
         # By giver, which does not answer: since when (s).
         self._parked: dict[bytes, OrderedDict[Ref, tuple[Message, float]]] = {}
         self._granted: OrderedDict[Ref, float] = OrderedDict()  # ahead of the message; when (s)
-        self._given: dict[Ref, tuple[Session, SharedOutgoing]] = {}
+        # Whose they are, and the frame without which the client does not get them; 0: none.
+        self._given: dict[Ref, tuple[Session, SharedOutgoing, int]] = {}
         # When (s), and how; its giver may not have heard it.
         self._declined: OrderedDict[Ref, tuple[float, int]] = OrderedDict()
         # Givers that could not be reached -> until when (s) that counts.
@@ -242,12 +243,12 @@ class Custody:
             self._given.pop(ref, None)
             self._say(DONE, ref)
             return
-        self._given[ref] = (session, outgoing)
         self._soon(CHECK_INTERVAL_S)
-        conn, journal = session.conn, self._journal
+        conn, journal, frame = session.conn, self._journal, 0
         if outgoing.qos == 2 and conn is not None and journal.recording:
             # The journal has it before the client gets the message.
-            conn.gate = journal.lsn + 1
+            frame = conn.gate = journal.lsn + 1
+        self._given[ref] = (session, outgoing, frame)
 
     def _stays(self, session: Session) -> bool:
         """Whether the queue of a session is certain to stay in it: its client is away, and no other
@@ -295,6 +296,23 @@ class Custody:
             self._node.timers.cancel(self._timer)
         self._due = due
         self._timer = self._node.timers.schedule(due, self._look)
+
+    def claim_again(self, lsn: int) -> list[tuple[Session, SharedOutgoing]]:
+        """Claim once more what members here were granted behind frame `lsn`, the last that this
+        broker's successor had: it may be another member's by now. Returns what clients have not
+        been sent yet, for it to leave their sessions."""
+        for group_id, ready in self._ready.items():
+            self._held.setdefault(group_id, OrderedDict()).update(ready)
+        self._ready.clear()
+        found = []
+        for ref, (session, outgoing, frame) in list(self._given.items()):
+            if frame > lsn:
+                del self._given[ref]
+                self.taken.discard(ref)
+                self.hold(ref, outgoing.message)
+                found.append((session, outgoing))
+        self._soon(REPORT_DELAY)
+        return found
 
     # ---------------------------------------------------------------- claims
 
@@ -388,7 +406,7 @@ class Custody:
     def _check(self, now: float) -> None:
         """Report messages in the sessions of clients that are away, and repeat claims without an
         answer."""
-        for ref, (session, _) in list(self._given.items()):
+        for ref, (session, _, _) in list(self._given.items()):
             if self._stays(session):
                 del self._given[ref]
                 self._say(DONE, ref)
@@ -520,7 +538,7 @@ class Custody:
                 continue
             given = self._given.get(ref)
             if given is not None:
-                session, outgoing = given
+                session, outgoing, _ = given
                 if session not in there:
                     there[session] = _held_ids(session)
                 if id(outgoing) not in there[session]:  # dropped, or expired
