@@ -13,6 +13,7 @@ for them by `LeavingSessions` (`mqttree.broker.cluster.ports`).
 * `assignments` is the giver's side: a message stays until the member's client has acknowledged it;
   `assignment_ledger` is its table, and how brokers name these messages.
 * `custody` is the taker's side: what other brokers gave to members here.
+* `deputies` knows who answers for a giver or a taker that is gone.
 * `catchup` gives groups that become known late what was published for them meanwhile.
 * `ports` is what these parts ask of `shared_subscriptions`.
 
@@ -21,8 +22,9 @@ States of one message that was given to another broker:
     giver   QoS 1  given -(DONE)-> closed
             QoS 2  OPEN -(CLAIM)-> GRANTED -(DONE)-> closed
             given back (DECLINE, DENY, UNKNOWN): RETURNED -> given to another member, or waiting
-            its broker is gone: OPEN and QoS 1 go to another member, GRANTED stays with its client
+            its broker is gone: OPEN and QoS 1 go to another member, GRANTED stays with its client,
+            or, if its broker's standby does not know of it, goes to another member
     taker   QoS 2  held -(a member has room)-> claimed -(GRANT)-> ready -(room)-> with the client
             -(acknowledged)-> reported; REFUSE drops it
-            the giver cannot be reached: parked until it is back, `MEMBER_WAIT_S` at most
+            the giver cannot be reached, nor its standby: parked, `MEMBER_WAIT_S` at most
 """

@@ -5,15 +5,18 @@ acknowledged it (docs/decisions/0015).
             the broker is gone: given to another member; it may come twice
     QoS 2   given -> CLAIM: granted -> DONE: closed
             gone before it claimed: given to another; claimed later: refused
-            gone afterwards: stays with its client; asked when it is back
+            gone afterwards: stays with its client; asked when it is back, or its standby is
 
 A claim says that a member has room for the message now. Before it, no client can have seen the
 message, so it may be given to another member, whether the first broker is dead or cut off. After
-it, only that broker knows (MQTT-4.8.2-5). A broker that comes back with another boot number is
-asked what its journal says: messages that it never took are given to another member.
+it, only that broker knows (MQTT-4.8.2-5), and its standby. A broker that comes back with another
+boot number is asked what its journal says, and the standby of one that is gone what its image says:
+messages that were never taken are given to another member.
+
+A broker rules on what a giver gave that is gone, if it is that one's standby (`succeed`).
 
     to one broker   RULING (giver -> taker): GRANT, REFUSE
-                    QUERY  (giver -> taker): u32 boot that they were given to, refs
+                    QUERY  (giver -> taker): id and u32 boot that they were given to, refs
                     REPORT (taker -> giver): CLAIM, DONE, DECLINE, DENY, UNKNOWN
 
 A message that is given back goes to other brokers at once, STEP of them in a turn, to each broker
@@ -29,6 +32,7 @@ from collections.abc import Container, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.origin_keys import split_key
@@ -152,6 +156,8 @@ class Assignments:
         # Givers that cannot be reached and have this broker as their standby -> what was closed of
         # theirs since.
         self._succeeded: dict[bytes, list[Ref]] = {}
+        # Origin (an earlier incarnation of this broker) -> the last number that its journal had.
+        self._tops: dict[bytes, int] = {}
         bus.receive(REPORT, self._report)
 
     def attach_journal(self, journal: Journal) -> None:
@@ -248,9 +254,7 @@ class Assignments:
                 giver = split_key(ref[0])[0]
                 if giver not in self._succeeded and giver != self._own:
                     continue  # its assignments have not been read yet
-                known = (ref[0] == self._forwarder.key or giver != self._own) and not ledger.moved(
-                    ref
-                )
+                known = self._may_be_ours(ref) and not ledger.moved(ref)
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
             elif found is not None and operation == DONE:
                 # If another broker says that, it had this one's place meanwhile.
@@ -258,6 +262,8 @@ class Assignments:
                 closed.append(ref)
                 if not mine:
                     ledger.note_moved(ref, now)
+            elif found is None and operation == DONE:
+                ledger.note_moved(ref, now)
             elif found is None or not mine:
                 ours = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.
@@ -278,6 +284,13 @@ class Assignments:
         else:
             del self._out[sender]
         self.tell()
+
+    def _may_be_ours(self, ref: Ref) -> bool:
+        """Whether a message that is not in the ledger may have been given from here: there was no
+        room to keep it, or the disk does not have it, as this broker was killed just then."""
+        key = ref[0]
+        here = key == self._forwarder.key or split_key(key)[0] != self._own
+        return here or ref[1] > self._tops.get(key, LAST)
 
     def tell(self) -> None:
         """Send the rulings that are due."""
@@ -498,6 +511,8 @@ class Assignments:
         """Go on with the messages that earlier incarnations of this broker gave, if the log has
         them and they were not acknowledged (`closed`)."""
         forwarder = self._forwarder
+        for key in forwarder.ours:
+            self._tops[key] = forwarder.vector[key].top if key in forwarder.vector else 0
         for entry in chain.from_iterable(forwarder.log.pieces()):
             if entry.key in forwarder.ours:
                 self.restore_entry(entry, closed)

@@ -8,7 +8,8 @@ the client has acknowledged it, or when it is in the session of a client that is
 
     held -(a member has room)-> claimed -(granted)-> ready -(room)-> given
                                                            -(acknowledged)-> reported
-    held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
+    held, claimed -(their giver is lost)-> parked -(it, or its standby, answers)-> held
+    given -(behind what our standby had, and not sent yet)-> held
     claimed -(no answer for SILENT_S)-> parked, and claimed every second -(an answer)-> held
 
 Parked messages do not count against the room of members, and are dropped after `MEMBER_WAIT_S`;
