@@ -368,6 +368,41 @@ def test_what_never_left_a_broker_that_hangs_one_member_of_a_group_gets(
     assert sum(each.shared_uncertain for each in counters) == 0
 
 
+@pytest.mark.parametrize("guards", [True, False])
+def test_the_two_sides_of_a_split_do_not_both_rule_on_a_message_of_a_group(
+    guards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The giver, which is the taker's standby, is alone on its side. Its own standby grants what
+    the taker claims, so it gives nothing to its own member."""
+    needs_python("a rule is left out to see that it matters")
+    if not guards:
+        monkeypatch.setattr("mqttree.broker.cluster.sharing.deputies.TOGETHER_S", 0.0)
+    for seed in range(30):
+        world, ledger, taker, giver = synced(seed)
+        report = giver.running.images.stream.report()  # type: ignore[union-attr]
+        if report["id"] not in (taker.id.hex(), None):
+            break
+    filters = [("$share/g/t", 2)]
+    slow = Refugee(world, ledger, "slow", taker, version=5, clean=False, filters=filters)
+    slow.receive_maximum, slow.ack_delay = 1, 0.1
+    near = Refugee(world, ledger, "near", giver, clean=False, filters=filters)
+    publisher = Refugee(world, ledger, "p", giver, clean=False)
+    slow.connect()
+    publisher.connect()
+    world.run(1.0)
+    for _ in range(100):
+        publisher.publish("t", 2)
+    world.run(0.5)
+    near.connect()
+    world.partition([(giver.index,)])
+    world.run(10.0)
+    assert near.interests
+    world.heal()
+    world.run(20.0)
+    got = sorted(got.number for client in (slow, near) for got in client.got)
+    assert (got == list(range(100))) == guards
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_an_adopted_session_is_in_routes_as_its_client_speaks(
     version: int, monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,12 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
     ): {
         "mqttree.broker.cluster.sessions.recently_elsewhere.REPAIR_S": 1.0,
     },
+    (
+        "In a split, QoS 2 messages may reach a member on both sides",
+        "test_the_two_sides_of_a_split_do_not_both_rule_on_a_message_of_a_group",
+    ): {
+        "mqttree.broker.cluster.sharing.deputies.TOGETHER_S": 5.0,
+    },
     ("cut off for two seconds", "test_messages_given_to_a_broker_that_is_cut_off_wait_for_it"): {
         "mqttree.broker.cluster.sharing.assignments.GONE": 2.0,
     },
@@ -295,6 +301,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.sharing.assignments.PAUSE": 0.001,
     "mqttree.broker.cluster.sharing.assignments.SILENCE_S": 10.0,
     "mqttree.broker.cluster.sharing.assignments.REASK_S": 5.0,
+    "mqttree.broker.cluster.sharing.assignments.SUCCESSOR_S": 0.5,
     "mqttree.broker.cluster.sharing.assignments.MAX_RETRY_S": 16.0,
     "mqttree.broker.cluster.sharing.catchup.PAUSE": 0.001,
     "mqttree.broker.cluster.sharing.catchup.RETRY": 1.0,
