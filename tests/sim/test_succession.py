@@ -15,6 +15,7 @@ import pytest
 
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.custody import Custody
+from mqttree.broker.cluster.sharing.deputies import Deputies
 from mqttree.broker.persistence.adoption import Absentee, Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.fencing import Fencing
@@ -376,7 +377,7 @@ def test_the_two_sides_of_a_split_do_not_both_rule_on_a_message_of_a_group(
     the taker claims, so it gives nothing to its own member."""
     needs_python("a rule is left out to see that it matters")
     if not guards:
-        monkeypatch.setattr("mqttree.broker.cluster.sharing.deputies.TOGETHER_S", 0.0)
+        monkeypatch.setattr(Deputies, "standby_lost", lambda self, broker_id: None)
     for seed in range(30):
         world, ledger, taker, giver = synced(seed)
         report = giver.running.images.stream.report()  # type: ignore[union-attr]
