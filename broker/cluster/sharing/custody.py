@@ -456,10 +456,10 @@ class Custody:
         group_ids: dict[bytes, None] = {}
         said = list(decode_refs(body))
         givers = {split_key(ref[0])[0] for _, ref in said}
-        if any(operation not in (GRANT, REFUSE) for operation, _ in said) or not all(
-            self._deputies.answers(sender, giver) for giver in givers
-        ):
-            raise MalformedPacket("RULING on messages of another broker")
+        if any(operation not in (GRANT, REFUSE) for operation, _ in said):
+            raise MalformedPacket("RULING with an unknown operation")
+        if not all(self._deputies.answers(sender, giver) for giver in givers):
+            return  # it is not that giver's deputy any more
         for operation, ref in said:
             message = self._answered(ref)
             if message is None:
@@ -519,11 +519,10 @@ class Custody:
         way are left out."""
         who, asked = body[:8], list(decode_refs(body[12:]))
         boot, own = int.from_bytes(body[8:12], "big"), self._own.boot
-        if any(
-            operation != ASKED or not self._deputies.answers(sender, split_key(ref[0])[0])
-            for operation, ref in asked
-        ):
-            raise MalformedPacket("QUERY for messages of another broker")
+        if any(operation != ASKED for operation, _ in asked):
+            raise MalformedPacket("QUERY with an unknown operation")
+        if not all(self._deputies.answers(sender, split_key(ref[0])[0]) for _, ref in asked):
+            return  # it is not that giver's deputy any more
         if who != self._own.id:
             self._answer_for(who, boot, [ref for _, ref in asked])
             return
