@@ -57,6 +57,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Topic.on_route_changed",
         "SubscriptionBarrier.route_changed",
         "RemoteFlowControl.route_changed",
+        "Deputies.route_changed",
         "GroupTable.route_changed",
         "Assignments.route_changed",
         "Custody.route_changed",

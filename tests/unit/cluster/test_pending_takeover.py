@@ -201,7 +201,7 @@ def test_a_client_waits_for_a_standby_that_can_be_reached(
     taking = Taking(None)
     cluster = taking.world.node.cluster
     monkeypatch.setattr(cluster.posted_sessions, "has", lambda *_: posted)
-    monkeypatch.setattr(cluster.posted_sessions, "standby_of", lambda _: standby)
+    monkeypatch.setattr(cluster.database, "entry", lambda *_: b"\0\0\0\1" + standby)
     taking.world.advance(2 * TAKEOVER_SILENCE_S)
     assert ("k" in cluster.takeover._pending) == waits
     taking.world.advance(TAKEOVER_MAX_S)
