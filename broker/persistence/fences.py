@@ -3,12 +3,15 @@ they are back (docs/decisions/0063). Pure.
 
 A broker that only hung, or was cut off, has its sessions still, and clients may be connected to it.
 Its fence says which of them are other brokers': those whose contents were sent away. It is told
-again until the owner asks for nothing more, and again when a claim is added.
+again until the owner asks for nothing more, and again when a claim is added. One that was killed,
+and starts again from its journal, learns from it as well what its clients had sent at QoS 2: its
+disk may lack that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.sessions.fence_messages import (
@@ -32,16 +35,21 @@ KEPT_S = 30.0
 """s for which an owner that can be reached is told it, at most."""
 
 AT_ONCE = 1000
-"""claims in one message."""
+"""claims and packet identifiers in one message, about."""
 
 
 class Fence:
     """The claims on the sessions of one image."""
 
-    def __init__(self, boot: int, epoch: int, lsn: int) -> None:
-        """`boot`: of the owner; `epoch`: of the stream; `lsn`: of the image's last frame."""
-        self.boot, self.epoch, self.lsn = boot, epoch, lsn
-        self.claims: list[Claim] = []
+    def __init__(self, image: StandbyImage) -> None:
+        """`image`: the one whose sessions are given away."""
+        (_, self.boot, self.epoch), self.lsn = image.key, image.lsn
+        # First what its clients had sent: an owner that starts again may not know it.
+        self.claims = [
+            Claim(recorded.head.client_id, 0, tuple(recorded.incoming))
+            for recorded in image.contents.sessions.values()
+            if recorded.incoming
+        ]
         self.adopted: set[bytes] = set()
         """Clients whose sessions are this broker's now, as their owner has not come back."""
         self.heard = -1
@@ -51,9 +59,15 @@ class Fence:
 
     def message(self, first: int) -> bytes:
         """Return the claims from number `first` on, as many as go into one message."""
-        claims = tuple(self.claims[first : first + AT_ONCE])
-        total = len(self.claims)
-        return FenceMessage(self.boot, self.epoch, True, self.lsn, total, first, claims).encode()
+        claims: list[Claim] = []
+        left = AT_ONCE
+        for claim in islice(self.claims, first, None):
+            claims.append(claim)
+            left -= 1 + len(claim.incoming)
+            if left <= 0:
+                break
+        head = self.boot, self.epoch, True, self.lsn, len(self.claims), first
+        return FenceMessage(*head, tuple(claims)).encode()
 
 
 class Fences:
@@ -64,29 +78,40 @@ class Fences:
         node: JournalBroker,
         cluster: Cluster,
         images: Callable[[], dict[bytes, StandbyImage]],
+        takes: Callable[[bytes], bool],
+        drop: Callable[[StandbyImage], None],
     ) -> None:
         """`node`, `cluster`: this broker; `images`: returns the images that are complete, by the
-        ids of their owners."""
+        ids of their owners; `takes`: whether the messages of a broker are still being taken;
+        `drop`: drops an image."""
         self._node = node
         self._cluster = cluster
         self._images = images
+        self._takes = takes
+        self._drop = drop
         self._fences: dict[bytes, Fence] = {}
         cluster.bus.receive(ASK_FENCE, self._asked)
 
     def promoted(self, owner: bytes, image: StandbyImage) -> None:
         """Note that sessions may be given away from now on from the `image` of a broker."""
-        _, boot, epoch = image.key
         known = self._fences.get(owner)
-        if known is None or (known.boot, known.epoch) != (boot, epoch):
-            self._fences[owner] = Fence(boot, epoch, image.lsn)
+        if known is None or (known.boot, known.epoch) != image.key[1:]:
+            self._fences[owner] = Fence(image)
+
+    def same_run(self, owner: bytes) -> bool:
+        """Whether a broker is the incarnation whose image was promoted: it only hung, or was cut
+        off."""
+        fence, listing = self._fences.get(owner), self._cluster.database.listings.get(owner)
+        return fence is not None and listing is not None and fence.boot == listing.boot
 
     def claim(self, owner: bytes, client: bytes, stamp: int) -> None:
         """Note that the session of `client`, of the broker `owner`, is sent to another one, for a
         connection with this `stamp`; with that of the session itself, that its will is
         published."""
         fence = self._fences.get(owner)
-        if fence is not None and (client, stamp) not in fence.claims[-AT_ONCE:]:
-            fence.claims.append((client, stamp))
+        claim = Claim(client, stamp)
+        if fence is not None and claim not in fence.claims[-AT_ONCE:]:
+            fence.claims.append(claim)
             self.reached(owner)
 
     def adopted(self, owner: bytes, client: bytes) -> None:
@@ -120,15 +145,20 @@ class Fences:
         if not lives or fence.heard >= len(fence.claims) or now > fence.told_since + KEPT_S:
             fence.told_since = 0.0
             return
-        self._send(owner, fence.message(max(0, fence.heard)))
+        if not self._takes(owner):
+            self._send(owner, fence.message(max(0, fence.heard)))
         self._node.timers.schedule(now + REPEAT_S, lambda at: self._tell(owner, fence, at))
 
     def _send(self, owner: bytes, body: bytes) -> None:
         self._cluster.bus.send(owner, FENCE, body, at_once=True)
 
     def _asked(self, sender: bytes, body: bytes, now: float) -> None:
-        """Tell the broker `sender` the claims that it has not carried out, or that none can be."""
+        """Tell the broker `sender` the claims that it has not carried out, or that none can be. One
+        that has started again goes on from its journal: an image that was not promoted is not
+        needed any more."""
         asked = AskFence.decode(body)
+        if self._takes(sender):  # it asks again
+            return
         fence = self._fences.get(sender)
         if fence is not None and (fence.boot, fence.epoch) >= (asked.boot, asked.epoch):
             if asked.done == UNHEARD:
@@ -138,7 +168,10 @@ class Fences:
             if asked.done < len(fence.claims):
                 self._send(sender, fence.message(asked.done))
             return
-        image = self._images().get(sender)
-        if image is not None and image.key[1:] == (asked.boot, asked.epoch):
-            nothing = FenceMessage(asked.boot, asked.epoch, False, image.lsn, 0, 0, ())
+        image, listing = self._images().get(sender), self._cluster.database.listings.get(sender)
+        started = listing is not None and asked.boot < listing.boot
+        if started or (image is not None and image.key[1:] == (asked.boot, asked.epoch)):
+            nothing = FenceMessage(asked.boot, asked.epoch, False, 0, 0, 0, ())
             self._send(sender, nothing.encode())
+        if started and image is not None and image.key[1] == asked.boot:
+            self._drop(image)

@@ -5,6 +5,9 @@ In doubt no client is read, no will is sent and no session is given away; what w
 waits on (`stream`). The doubt ends when the standby has acknowledged a frame of after it, or says
 that it has given nothing away, or when its fence is carried out, or after DOUBT_S.
 
+A broker that starts with a journal that went to standbys is in doubt as well, about what these had
+and its disk had not: it lets no client in before they have answered.
+
 Fences also come unasked, as brokers that were cut off from each other meet again. Sessions in one
 are other brokers' from then on: their connections are closed unread, and their wills not sent.
 """
@@ -17,7 +20,10 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mqttree.broker.base.sequence_set import LAST, intersect, merge
+from mqttree.broker.cluster.delivery.history import everything_in
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     UNHEARD,
@@ -33,6 +39,8 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.cluster.sessions.records import Standby
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
@@ -77,6 +85,9 @@ class FencedStream(Protocol):
     def doubt_over(self) -> None:
         """Note that it was waited for long enough."""
 
+    def former_heard(self) -> None:
+        """Note that the standbys of before the start are not waited for any more."""
+
 
 class Fencing:
     """What a broker does in doubt, and when it hears of a fence."""
@@ -94,6 +105,11 @@ class Fencing:
         self._boot = node.config.boot
         self.doubts = False
         """Whether this broker is in doubt."""
+        self.former: dict[bytes, Standby] = {}
+        """Those that were sent the journal of an earlier incarnation of this broker, by their ids,
+        and have not said yet what they made of it."""
+        self.starts = False
+        """Whether what they had, and this broker's disk has not, is not here yet."""
         self._asked = b"", 0
         self._since = 0.0
         # Sessions with wills that are due.
@@ -156,7 +172,7 @@ class Fencing:
                     session.successor = max(session.successor, newest)
         node.wills.waits = None
         self._cluster.agenda.reads_late(node.now)
-        self._cluster.barrier.closed = False
+        self._cluster.barrier.closed = self.starts
         self._cluster.answers.held = False
         self._cluster.resync.release(node.now)
         node.flow_control.release(self)
@@ -169,6 +185,54 @@ class Fencing:
             else:
                 node.wills.send(session)
 
+    # ---------------------------------------------------------------- a start
+
+    def started(self, standbys: list[Standby]) -> None:
+        """Let no client in before the `standbys` that the journal names have said what they made of
+        what the disk may lack."""
+        now = self._node.now
+        self.former = {standby.id: standby for standby in reversed(standbys)}
+        self.starts = self._cluster.barrier.closed = True
+        self._node.timers.schedule(now, lambda at: self._ask_former(now + DOUBT_S, now, at))
+
+    def _ask_former(self, until: float, again: float, now: float) -> None:
+        """Ask those that can be reached, from `again` (s) on, and wait for others only until it is
+        known that they cannot be."""
+        if not self.former:
+            return
+        reached = [each for each in self.former.values() if self._cluster.database.reaches(each.id)]
+        if now >= until or (not reached and self._cluster.barrier.knows_others(now)):
+            self.former.clear()
+            self._fetch(now)
+            return
+        if now >= again:
+            for standby in reached:
+                body = AskFence(standby.boot, standby.epoch, UNHEARD).encode()
+                self._cluster.bus.send(standby.id, ASK_FENCE, body, at_once=True)
+                again = now + ASK_S
+        self._node.timers.schedule(now + LOOK_S, lambda at: self._ask_former(until, again, at))
+
+    def _former_told(self, standby: bytes) -> None:
+        del self.former[standby]
+        if not self.former:
+            self._fetch(self._node.now)
+
+    def _fetch(self, now: float) -> None:
+        """Have the neighbours send what this broker had published and the journal has not, ahead of
+        all that clients do here. What they do not send then, nobody wants here."""
+        origins = self._cluster.origins
+        wanted: Vector = {}
+        for key, window in origins.vector.items():
+            if window is not origins.own and split_key(key)[0] == origins.own_id:
+                lacks = [*window.history, *window.lacks]
+                wanted[key] = everything_in(intersect(merge(lacks), [(window.begin + 1, LAST)]))
+        self._cluster.history.fetch(wanted, None, self._open, now)
+
+    def _open(self, now: float) -> None:
+        self.starts = False
+        self._cluster.barrier.closed = self.doubts
+        self._stream.former_heard()
+
     # ---------------------------------------------------------------- fences
 
     def heard(self, sender: bytes, body: bytes, now: float) -> None:
@@ -176,7 +240,12 @@ class Fencing:
         Raises MalformedPacket."""
         fence = FenceMessage.decode(body)
         mine = fence.boot == self._boot
+        former = self.former.get(sender)
+        if former is not None and former[1:] > (fence.boot, fence.epoch):
+            former = None
         if not fence.promoted:
+            if former is not None:
+                self._former_told(sender)
             if self.doubts and mine and self._asked == (sender, fence.epoch):
                 self._stream.cleared()
             return
@@ -186,17 +255,25 @@ class Fencing:
             self._node.counters.fences += 1
             self._node.log("info", f"broker {sender.hex()} had this broker's sessions meanwhile")
         claims = fence.claims[max(0, done - fence.first) :] if fence.first <= done else ()
-        self._void(fence.lsn if mine else NEVER, dict(claims))
+        stamps = {claim.client: claim.stamp for claim in claims if claim.stamp}
+        self._void(fence.lsn if mine else NEVER, stamps)
         if mine:
             self._give_back(max(fence.lsn, self._frames.durable_lsn))
         for claim in claims:
-            self._carry_out(claim)
+            if claim.stamp:
+                self._carry_out(claim)
+            elif former is not None:
+                self._add_incoming(claim)
         done += len(claims)
         self._done[sender] = fence.boot, fence.epoch, done
         answer = AskFence(fence.boot, fence.epoch, done).encode()
         self._cluster.bus.send(sender, ASK_FENCE, answer, at_once=True)
-        if mine and done >= fence.total:
+        if done < fence.total:
+            return
+        if mine:
             self._stream.fenced(sender, fence.epoch)
+        elif former is not None:
+            self._former_told(sender)
 
     # ---------------------------------------------------------------- messages
 
@@ -243,7 +320,7 @@ class Fencing:
     def _carry_out(self, claim: Claim) -> None:
         """Leave a session to the broker that has it now. If it is still this broker's, its will was
         published: a client that is connected has to say again that it is there."""
-        client, stamp = claim
+        client, stamp, _ = claim
         node = self._node
         client_id = client.decode(errors="replace")
         due = [waiting for waiting in self._wills if waiting.client_id == client_id]
@@ -268,6 +345,14 @@ class Fencing:
             conn.abort(why)
         elif session.recorder is not None:
             session.recorder.record_attributes()
+
+    def _add_incoming(self, claim: Claim) -> None:
+        """Take what a client repeats for what the standby has of it."""
+        session = self._node.sessions.get(claim.client.decode(errors="replace"))
+        if session is not None and not session.incoming.issuperset(claim.incoming):
+            session.incoming.update(claim.incoming)
+            if session.recorder is not None:
+                session.recorder.record_all()
 
 
 def _forget(session: Session, is_void: Callable[[Outgoing], bool]) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import Ranges, subtract
+from mqttree.broker.base.sequence_set import LAST, Ranges, subtract
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_evaluated
 from mqttree.broker.cluster.sessions.image import Image
@@ -91,8 +91,8 @@ class Journal:
             all_records=self.everything,
             settle=absent_members.settle,
         )
-        if node.config.replicas:
-            self.frames.stream = Stream(node, cluster, self.frames)
+        self._stream = Stream(node, cluster, self.frames) if node.config.replicas else None
+        self.frames.stream = self._stream
         self.entries = Entries(node, self.frames, cluster.origins, cluster.forwarder.lone)
         self.receipts = self.entries.receipts
         self.published = self.entries.published
@@ -119,6 +119,8 @@ class Journal:
             end = partial(self.frames.record, encode_about(Kind.END, head.number))
             wills.add(head, alive, now, end)
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, 0))
+        if self._stream is not None and image.standbys:
+            self._stream.fencing.started(image.standbys)
         self.frames.start(segment, segments, size, image.size)
 
     def begin_without_disk(self, now: float) -> None:
@@ -325,18 +327,20 @@ class Journal:
     def _record_seen(self, keys: Iterable[bytes]) -> None:
         """Record which messages of these origins have been offered to the sessions here. What
         single sessions are owed counts as offered: their own records have it."""
-        vector, own = self._origins.vector, self._origins.key
-        seen = offered({key: vector[key] for key in keys if key in vector and key != own})
+        vector = self._origins.vector
+        seen = offered({key: vector[key] for key in keys if key in vector})
         fetched = self._evaluated.ranges_fetched_for_one_session
         for key, window in seen.items():
             if window.gaps and (owed := fetched(key)):
                 window.gaps = subtract(window.gaps, owed)
-        self.frames.record(encode_record(Kind.SEEN, encode_evaluated(seen | self._since())))
+        self.frames.record(encode_record(Kind.SEEN, encode_evaluated(self._since() | seen)))
 
     def _since(self) -> Vector:
         """Return the incarnation of this broker since which its sessions miss messages of other
         brokers."""
-        return {origin_key(self.node.config.id, self._origins.since): OriginWindow(0, 0.0)}
+        key = origin_key(self.node.config.id, self._origins.since)
+        window = self._origins.vector.get(key)
+        return {key: OriginWindow(LAST if window is None else window.top, 0.0)}
 
     # ---------------------------------------------------------------- shared subscriptions
 
@@ -389,6 +393,9 @@ class Journal:
         self._record_seen(self._origins.vector)
         if cluster.expects_others:
             self.members_changed(self._absent_members.expected)
+        if self._stream is not None:
+            self._stream.record_standbys()
+        yield 1
         for number, entry in enumerate(chain.from_iterable(self._log.pieces())):
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
                 self.entries.batch(entry, logged=True)

@@ -7,7 +7,7 @@ import struct
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.sequence_set import Ranges, intersect, merge, subtract
+from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
@@ -165,6 +165,8 @@ class Recovery:
             broker_id, boot = split_key(key)
             if broker_id == node.config.id:
                 origins.since = min(origins.since, boot)
+                if known.top < LAST:  # else no session was to get anything of it
+                    origins.recorded(key, known.top, self.now)
             elif key not in origins.vector:
                 window = LocalWindow(known.top, known.heard, node.counters, node.limits.max_gaps)
                 owed = self.owed.get(key, {})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.cluster.directory.link_state_directory import DRAINING, IMAGES, STANDBY
 from mqttree.broker.cluster.link.stream_packets import BEGIN, DROP, END, FRAME, encode_stream
+from mqttree.broker.cluster.sessions.records import Standby, encode_standbys
 from mqttree.broker.persistence.fencing import Fencing
 from mqttree.broker.persistence.images import POSTED_UNIT
 from mqttree.broker.persistence.standby_choice import Candidate, choose
@@ -363,6 +364,20 @@ class Stream:
 
     def _regroup(self) -> None:
         self.targets = tuple(each for each in (self.standby, self.coming) if each is not None)
+        self.record_standbys()
+
+    def record_standbys(self) -> None:
+        """Record who is sent the journal: if this broker starts again, they may have more of it
+        than its disk has."""
+        boot = self._node.config.boot
+        now = (Standby(target.broker_id, boot, target.epoch) for target in self.targets)
+        self._frames.record(encode_standbys((*self.fencing.former.values(), *now)))
+
+    def former_heard(self) -> None:
+        """Note that all that were sent an earlier incarnation's journal have said what they made
+        of it, or cannot."""
+        self.record_standbys()
+        self._choose()
 
     def _waited(self, since: float | None) -> None:
         """Note that output has waited long enough since a standby was lost (s)."""
@@ -401,8 +416,9 @@ class Stream:
 
     @property
     def doubts(self) -> bool:
-        """Whether this broker does not know which of its sessions its standby has given away."""
-        return self.state is State.DOUBT
+        """Whether this broker does not know which of its sessions its standby has given away, or
+        what it had of them."""
+        return self.state is State.DOUBT or self.fencing.starts
 
     def on_suspended(self, seconds: float, now: float) -> None:
         """Note that this broker did not run for `seconds` until `now` (s). Half the time in which

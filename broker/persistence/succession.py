@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import subtract
@@ -164,7 +163,9 @@ class Succession:
         self._in_doubt = stands_back
         self._drop = drop
         self._settled_at = 0.0
-        self.fences = Fences(node, cluster, images)
+        # Images whose messages are being taken, by owner.
+        self._taking: dict[bytes, Successor] = {}
+        self.fences = Fences(node, cluster, images, self._taking.__contains__, drop)
         """What the owners have to hear."""
         self._lives = cluster.posted_sessions.lives
         self._successors: dict[bytes, Successor] = {}
@@ -181,6 +182,9 @@ class Succession:
         owner = event.broker_id
         if event.via is not None:
             self._successors.pop(owner, None)
+            if self.fences.same_run(owner):
+                # It has what it has published.
+                self._taking.pop(owner, None)
             self.fences.reached(owner)
         elif owner in self._images():
             # A broker that has drained is not waited for.
@@ -361,12 +365,12 @@ class Succession:
                 waits=lambda: self._stands_back,
                 over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
             )
-            work = chain(
+            self._taking[owner] = successor
+            self._node.turns.go(
                 self._taking_messages(successor, owner),
-                self._taking_shares(successor, owner),
-                self._taking_wills(successor, owner, now, wall),
+                lambda: self._taking.get(owner) is not successor,
             )
-            self._in_steps(owner, successor, work)
+            self._in_steps(owner, successor, self._taking_wills(successor, owner, now, wall))
         return successor
 
     def _sweep_later(self, owner: bytes, standby_image: StandbyImage, successor: Successor) -> None:
@@ -436,6 +440,8 @@ class Succession:
                 unwanted.append(record)
             yield 1
         resync.succeeded(taken, node.now)
+        self._taking.pop(owner, None)
+        self._in_steps(owner, successor, self._taking_shares(successor, owner))
         if unwanted:
             node.timers.schedule(
                 node.now + UNWANTED_S,

@@ -14,7 +14,7 @@ from tests.sim.world import Host, World
 
 class Disk:
     """The journal of one host. What is on its way to the file when the host is killed gets there,
-    or does not, in order."""
+    or does not, in order; while the disk `lags` it does not."""
 
     def __init__(self, world: World, host: Host, *, sync: bool) -> None:
         self.world, self.host, self.sync = world, host, sync
@@ -23,10 +23,13 @@ class Disk:
         self.files.lazy = True
         self.under_way: list[DiskEffect] = []
         self.life = 0
+        self.lags = False
+        """Whether nothing gets to the file any more."""
 
     def started(self) -> None:
         """Give a node that has just been made what is there."""
-        for effect in self.under_way[: self.rng.randrange(len(self.under_way) + 1)]:
+        there = 0 if self.lags else self.rng.randrange(len(self.under_way) + 1)
+        for effect in self.under_way[:there]:
             self.files.carry_out(effect)
         self.under_way = []
         self.files.untold = []
@@ -52,7 +55,7 @@ class Disk:
         journal.begin(self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now)
 
     def _written(self, count: int, node: Node, life: int) -> None:
-        if life != self.life or self.host.node is not node:
+        if self.lags or life != self.life or self.host.node is not node:
             return
         for effect in self.under_way[:count]:
             self.files.carry_out(effect)

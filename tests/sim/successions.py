@@ -24,7 +24,9 @@ from tests.sim.world import Host, World
 SETTLING_S = 0.3
 """s after it was answered in which a message may not be settled at its broker's standby."""
 
-KINDS = ("kills", "aimed", "hangs", "splits", "shared kills", "shared hangs")
+KINDS = ("kills", "aimed", "lags", "hangs", "splits", "shared kills", "shared hangs")
+"""Brokers are killed; are killed while output waits; are killed as their disks lack what their
+standbys have, and start again with these; hang; are cut off; with shared subscriptions."""
 
 GROUPS = (("g", "a/#"), ("h", "#"), ("g", "c"))
 """Name and filter of shared subscriptions."""
@@ -112,7 +114,7 @@ class Succession:
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
         self.kind = kind.removeprefix("shared ")
         self.shared = kind != self.kind
-        self.kills = self.kind in ("kills", "aimed")
+        self.kills = self.kind in ("kills", "aimed", "lags")
         self.members: dict[tuple[str, str], list[Refugee]] = {}
         self.world = World(seed)
         if seed % 2:  # while clients come, and brokers return
@@ -149,8 +151,8 @@ class Succession:
         self.publishers += [self._client(f"pub{host.index}", host, None) for host in world.hosts]
         for client in self.everybody:
             world.after(rng.uniform(0.0, 0.3), client.connect)
-            wiped = self.kills and self.seed % 3 == 1
-            client.waits = wiped and rng.random() < 0.5
+            stays = self.kind == "lags" or (self.kills and self.seed % 3 == 1)
+            client.waits = stays and rng.random() < 0.5
 
     def _groups(self) -> None:
         """Members of groups at several brokers."""
@@ -224,7 +226,13 @@ class Succession:
                 hit = self._aim if self.kind == "aimed" else partial(kill, world)
                 world.after(when, hit, victim, rng.random() < 0.7)
                 back = when + rng.choice((0.5, 2.0, 5.0))
-                if self.seed % 3 == 0:  # its disk is there
+                if self.kind == "lags":
+                    back = when + rng.choice((0.02, 0.12, 0.3, 1.0, 3.0))
+                    lag, disk = rng.uniform(0.0, 0.1), self.disks[victim.index]
+                    world.after(when - lag, setattr, disk, "lags", True)
+                    world.after(back, victim.start)
+                    world.after(back, setattr, disk, "lags", False)
+                elif self.seed % 3 == 0:  # its disk is there
                     world.after(back, victim.start)
                 elif self.seed % 3 == 1:
                     world.after(back, wipe, victim, self.disks[victim.index])

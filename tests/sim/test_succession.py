@@ -33,7 +33,15 @@ SEEDS = int(os.environ.get("SEEDS", "0"))
 FIRST = int(os.environ.get("FIRST", "0"))
 BLOCKS = 2
 
-COUNTS = {"kills": 6, "aimed": 6, "hangs": 6, "splits": 4, "shared kills": 6, "shared hangs": 4}
+COUNTS = {
+    "kills": 6,
+    "aimed": 6,
+    "lags": 6,
+    "hangs": 6,
+    "splits": 4,
+    "shared kills": 6,
+    "shared hangs": 4,
+}
 """Schedules of each kind in each run of the tests."""
 
 
@@ -108,6 +116,16 @@ def answers_nothing(patch: Mutant) -> None:
     patch.setattr(Custody, "_answer_for", lambda self, who, boot, refs: None)
 
 
+def asks_no_standby(patch: Mutant) -> None:
+    """A broker that has started again goes on with what its disk has."""
+    patch.setattr(Fencing, "started", lambda self, standbys: None)
+
+
+def forgets_what_clients_sent(patch: Mutant) -> None:
+    """It takes what they repeat for new."""
+    patch.setattr(Fencing, "_add_incoming", lambda self, claim: None)
+
+
 MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (is_not_fenced, "hangs", 2),
     (does_not_doubt, "hangs", 2),
@@ -115,6 +133,8 @@ MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (adopts_nothing, "kills", 1000),
     (leaves_assignments, "shared kills", 17),
     (answers_nothing, "shared kills", 106),
+    (asks_no_standby, "lags", 0),
+    (forgets_what_clients_sent, "lags", 0),
 ]
 """Faults, each with a kind and a seed that show it."""
 

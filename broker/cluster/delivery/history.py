@@ -45,32 +45,32 @@ class HistoryRequests:
         for _, waiting in self._fetches.values():
             waiting.append(then)
 
-    def fetch(self, wanted: Vector, source: Link, then: Then, now: float) -> None:
+    def fetch(self, wanted: Vector, source: Link | None, then: Then, now: float) -> None:
         """Ask all neighbours but `source` for the messages that the vector `wanted` lacks, then
         call `then`; without neighbours or missing messages at once. `now`: s."""
         asked = [link for link in self._up() if link is not source] if wanted else []
         if not asked:
             then(now)
             return
-        number = self._ask(wanted, asked)
+        number = self._ask(wanted, asked, now)
         self._fetches[number] = (set(asked), [then])
         self._node.timers.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them
         in its log. `now`: s."""
-        self._ask({key: everything_in(ranges)}, list(self._up()))
-        self._alarm.hurry(now)
+        self._ask({key: everything_in(ranges)}, list(self._up()), now)
 
     def _up(self) -> Iterable[Link]:
         return (link for link in self._links.values() if link.up)
 
-    def _ask(self, wanted: Vector, links: list[Link]) -> int:
+    def _ask(self, wanted: Vector, links: list[Link], now: float) -> int:
         """Ask neighbours for messages. Returns the number that their answers will have."""
         self._number = self._number + 1 & 0xFFFFFFFF
         body = self._number.to_bytes(4, "big") + encode_vector(wanted)
         for link in links:
             link.add_record(WANT, body)
+        self._alarm.hurry(now)
         return self._number
 
     def _answered(self, number: int, link: Link | None, now: float) -> None:

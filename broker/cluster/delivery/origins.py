@@ -8,7 +8,6 @@ incarnations of it whose messages the journal has brought back.
 from __future__ import annotations
 
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.local_window import LocalVector, LocalWindow
 from mqttree.broker.cluster.link.origin_keys import origin_key
 
@@ -53,10 +52,15 @@ class Origins:
     def remember(self, key: bytes, last: int, now: float) -> None:
         """Add the origin `key`, an earlier incarnation of this broker that published up to number
         `last`: others may ask for its messages. Local sessions have had them. `now`: s."""
-        window = self.vector.setdefault(key, LocalWindow(0, now, None, self._most_gaps))
-        window.begin = LAST
-        window.top = max(window.top, last)
+        self.recorded(key, last, now)
         self.ours[key] = None
+
+    def recorded(self, key: bytes, last: int, now: float) -> None:
+        """Note that the journal has what the earlier incarnation `key` of this broker published, up
+        to number `last`. What is behind that only others have had, and no session here. `now`:
+        s."""
+        window = self.vector.setdefault(key, LocalWindow(0, now, None, self._most_gaps))
+        window.begin = window.top = max(window.top, last)
 
     def uncounted(self, key: bytes) -> float:
         """Return how much older (s) the messages of an origin are than the log says, which does not

@@ -4,7 +4,8 @@ away (docs/decisions/0063).
     ASK_FENCE  u32 boot, u32 epoch: of the stream that the asker posted last, or of the fence, u32
                how many of its claims are carried out (UNHEARD: it has not heard of any)
     FENCE      u32 boot, u32 epoch, u8 PROMOTED or 0, u64 LSN of the image's last frame, u32 claims
-               in all, u32 number of the first that follows, claims: u16 size, client id, u64 stamp
+               in all, u32 number of the first that follows, claims: u16 size, client id, u64 stamp,
+               u16 n, packet identifiers: n times u16
 
 ASK_FENCE is answered unless all claims are carried out, and FENCE always. Both may be repeated. A
 claim is never taken back, so its number says which it is.
@@ -27,11 +28,19 @@ UNHEARD: Final = 0xFFFFFFFF
 _ASK = struct.Struct(">III")
 _HEAD = struct.Struct(">IIBQII")
 _SIZE = struct.Struct(">H")
-_STAMP = struct.Struct(">Q")
+_STAMP = struct.Struct(">QH")
 
-Claim = tuple[bytes, int]
-"""A client id, and the stamp of the connection that has its session; that of the session itself:
-its will was published."""
+
+class Claim(NamedTuple):
+    """What a standby has done for a session."""
+
+    client: bytes
+    """Client id."""
+    stamp: int
+    """Of the connection that has the session; that of the session itself: its will was published.
+    0: it has taken what the client had sent at QoS 2, as `incoming`."""
+    incoming: tuple[int, ...] = ()
+    """Packet identifiers."""
 
 
 class AskFence(NamedTuple):
@@ -79,15 +88,19 @@ class FenceMessage(NamedTuple):
             at, claims = _HEAD.size, []
             while at < len(body):
                 (size,) = _SIZE.unpack_from(body, at)
-                client = body[at + 2 : at + 2 + size]
-                (stamp,) = _STAMP.unpack_from(body, at + 2 + size)
-                claims.append((client, stamp))
-                at += 10 + size
+                at += _SIZE.size
+                client, at = body[at : at + size], at + size
+                stamp, count = _STAMP.unpack_from(body, at)
+                at += _STAMP.size
+                claims.append(Claim(client, stamp, struct.unpack_from(f">{count}H", body, at)))
+                at += 2 * count
         except struct.error:
             raise MalformedPacket("fence is truncated") from None
-        return cls(boot, epoch, flags & PROMOTED != 0, lsn, total, first, tuple(claims))
+        promoted = flags & PROMOTED != 0
+        return cls(boot, epoch, promoted, lsn, total, first, tuple(claims))
 
 
 def _encoded(claims: Iterable[Claim]) -> Iterable[bytes]:
-    for client, stamp in claims:
-        yield _SIZE.pack(len(client)) + client + _STAMP.pack(stamp)
+    for client, stamp, incoming in claims:
+        yield _SIZE.pack(len(client)) + client + _STAMP.pack(stamp, len(incoming))
+        yield struct.pack(f">{len(incoming)}H", *incoming)

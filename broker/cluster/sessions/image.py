@@ -24,12 +24,15 @@ from mqttree.broker.cluster.sessions.records import (
     Kind,
     RetainedRecord,
     SessionRecord,
+    Standby,
     decode_got,
     decode_got_run,
     decode_number,
     decode_sent,
     decode_snapshot_end,
+    decode_standbys,
     encode_record,
+    encode_standbys,
     read_records,
 )
 from mqttree.broker.cluster.sessions.session_records import SessionRecords
@@ -53,6 +56,8 @@ class Image:
         self.seen: dict[bytes, bytes] = {}
         # Ids of the other brokers that messages are kept for; None: no other broker was ever met.
         self.members: list[bytes] | None = None
+        self.standbys: list[Standby] = []
+        """Who was sent this journal."""
         # Bodies of records.
         self.shared: list[bytes] = []
         # Number of these in segments older than the present one.
@@ -90,6 +95,7 @@ class Image:
             Kind.SNAPSHOT_END: self._snapshot_end,
             Kind.SHARED: self.shared.append,
             Kind.MEMBERS: self._members,
+            Kind.STANDBYS: self._standbys,
         }
 
     def begin(self, *, full_snapshot: bool = False) -> None:
@@ -174,6 +180,8 @@ class Image:
             yield encode_record(Kind.RETAINED, body)
         if self.members is not None:
             yield encode_record(Kind.MEMBERS, *self.members)
+        if self.standbys:
+            yield encode_standbys(self.standbys)
         for body in self.shared:
             yield encode_record(Kind.SHARED, body)
         yield encode_record(Kind.SEEN, *self.seen.values())
@@ -278,6 +286,9 @@ class Image:
 
     def _members(self, body: bytes) -> None:
         self.members = [body[at : at + ID_BYTES] for at in range(0, len(body), ID_BYTES)]
+
+    def _standbys(self, body: bytes) -> None:
+        self.standbys = decode_standbys(body)
 
     def _snapshot_end(self, body: bytes) -> None:
         """Drop all that is not in this segment: the snapshot in it replaces older segments, which

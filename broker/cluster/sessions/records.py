@@ -9,9 +9,10 @@ All numbers are big-endian; times are ms since the epoch, 0 for never.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.broker.base.sequence_set import Ranges, decode_pairs, encode_pairs
 from mqttree.broker.cluster.link.message_batch import MessageBatch
 
@@ -53,6 +54,9 @@ class Kind:
     """Packet identifiers of QoS 2 messages that the client has sent."""
     RETAINED: Final = 13
     """A write of a retained topic: its message, or its deletion."""
+    STANDBYS: Final = 14
+    """The brokers that are sent this journal: of each the boot number of its owner and the epoch,
+    the standby ahead of the coming one."""
     SEEN: Final = 15
     """Which messages of other brokers have been here."""
     SNAPSHOT_END: Final = 16
@@ -133,6 +137,7 @@ _DELIVERY = struct.Struct(">HIH")
 _GOT_AS = struct.Struct(">HHIIHBIH")
 _GOT_RUN = struct.Struct(">HHIHIH")
 _SENT = struct.Struct(">IHHHHI")
+_STANDBY = struct.Struct(f">{ID_BYTES}sII")
 # With the record's head, as these are written most often.
 _WHOLE_ENTRY = struct.Struct(">BIBHI")
 _GOT_HEAD = ">BIHHI"
@@ -383,6 +388,26 @@ class StartTime(NamedTuple):
         origins = tuple(body[at : at + 16] for at in range(_START_TIME.size, len(body), 16))
         at, offset = _START_TIME.unpack_from(body)
         return cls(at, offset, origins)
+
+
+class Standby(NamedTuple):
+    """A broker that is sent a journal."""
+
+    id: bytes
+    boot: int
+    """Of the journal's broker."""
+    epoch: int
+    """Of the stream."""
+
+
+def encode_standbys(standbys: Iterable[Standby]) -> bytes:
+    """Return a record of who is sent the journal."""
+    return encode_record(Kind.STANDBYS, *(_STANDBY.pack(*standby) for standby in standbys))
+
+
+def decode_standbys(body: bytes) -> list[Standby]:
+    """Return who is sent the journal, of the body of STANDBYS. Raises struct.error."""
+    return [Standby(*found) for found in _STANDBY.iter_unpack(body)]
 
 
 def encode_snapshot_end(segment: int, size: int) -> bytes:

@@ -234,11 +234,14 @@ class SubscriptionBarrier:
         return False
 
     def _knows_sessions(self, now: float) -> bool:
+        return not self.closed and self.knows_others(now)
+
+    def knows_others(self, now: float) -> bool:
+        """Whether all that can be reached are known at `now` (s), or have been waited for."""
         until = self._admits_until
         if until and self._by_peer:
             until += LINKED_S
-        known = now >= until or (self._begun(now) and self.has_directory())
-        return known and not self.closed
+        return now >= until or (self._begun(now) and self.has_directory())
 
     def has_directory(self) -> bool:
         """Whether all that neighbours in the tree have is here, and any is, if there are links."""

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.cluster.sessions.fence_messages import UNHEARD, AskFence, FenceMessage
+from mqttree.broker.cluster.sessions.fence_messages import UNHEARD, AskFence, Claim, FenceMessage
 from mqttree.broker.wire.errors import MalformedPacket
 
 U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
-CLAIMS = st.lists(st.tuples(st.binary(max_size=40), U64), max_size=5).map(tuple)
+IDENTIFIERS = st.lists(st.integers(0, 65535), max_size=3).map(tuple)
+CLAIMS = st.lists(st.builds(Claim, st.binary(max_size=40), U64, IDENTIFIERS), max_size=5).map(tuple)
 
 
 @given(st.builds(FenceMessage, U32, U32, st.booleans(), U64, U32, U32, CLAIMS))
@@ -25,7 +26,7 @@ def test_a_question_is_read_as_it_was_written(boot: int, epoch: int) -> None:
 
 
 def test_what_is_cut_off_is_malformed() -> None:
-    data = FenceMessage(1, 2, True, 3, 1, 0, ((b"client", 7),)).encode()
+    data = FenceMessage(1, 2, True, 3, 1, 0, (Claim(b"client", 7, (8, 9)),)).encode()
     whole = {25, len(data)}
     for size in range(len(data) + 1):
         if size in whole:

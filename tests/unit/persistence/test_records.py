@@ -23,6 +23,7 @@ from mqttree.broker.cluster.sessions.records import (
     Kind,
     RetainedRecord,
     SessionRecord,
+    Standby,
     StartTime,
     decode_got_run,
     decode_number,
@@ -35,6 +36,7 @@ from mqttree.broker.cluster.sessions.records import (
     encode_record,
     encode_sent,
     encode_snapshot_end,
+    encode_standbys,
     read_records,
 )
 from mqttree.broker.persistence.frames import (
@@ -347,6 +349,17 @@ def test_entries_that_nobody_needs_are_not_written_again() -> None:
     for logged in (True, False):
         image.take(1, EntryRecord(logged, 1, BATCH).encode())
     assert [record[0] for record in image.records()] == [Kind.ENTRY, Kind.SEEN]
+
+
+def test_the_last_record_of_standbys_counts_and_is_written_again() -> None:
+    image = Image()
+    former, now = Standby(b"standby1", 1, 2), Standby(b"standby2", 3, 4)
+    image.take(1, encode_standbys([former]))
+    image.take(1, encode_standbys([former, now]))
+    assert image.standbys == [former, now]
+    assert encode_standbys([former, now]) in list(image.records())
+    image.take(1, encode_standbys([]))
+    assert image.standbys == []
 
 
 def test_messages_without_a_name_have_numbers_of_the_journal() -> None:
