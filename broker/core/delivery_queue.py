@@ -532,6 +532,7 @@ class DeliveryQueue:
                 type(outgoing) is not Outgoing
                 or outgoing.ids
                 or outgoing.retain
+                or outgoing.qos != message.qos
                 or message.expires_at is not None
             ):
                 break

@@ -484,7 +484,9 @@ class Dispatcher:
         for delivery in route.deliveries:
             session = delivery.session
             qos = min(batch.qos, delivery.qos)
-            if qos and (room := session.window_room) > 0:
+            # What is in flight as bytes does not say how it was published: what is kept has to.
+            plain = qos == batch.qos or not session.expiry
+            if qos and plain and (room := session.window_room) > 0:
                 form = batch.form(session.version, qos)
                 session.deliver_batch(form if room >= count else form.part(0, room), source)
                 for message in batch.messages()[room:] if room < count else ():

@@ -601,6 +601,28 @@ def test_a_long_run_is_several_entries() -> None:
     assert picture(world.again()) == picture(world)
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_subscriber_at_a_lower_qos_keeps_it(waits: bool, snapshot: bool) -> None:
+    world = Durable()
+    world.node.federated = True
+    client = durable_client(world)
+    client.subscribe("t", qos=1)
+    if waits:
+        client.vanish()
+    packets = [Publish("t", b"%d" % n, 2, False, False, n) for n in range(1, 21)]
+    world.connect("p").chunks([b"".join(encode_packet(packet, 5) for packet in packets)])
+    if waits:
+        client = durable_client(world)
+    got = client.take_publishes()
+    if snapshot:
+        world.begin_snapshot()
+        world.advance(1)
+    again = durable_client(world.again()).take_publishes()
+    assert [(one.qos, one.packet_id) for one in again] == [(1, one.packet_id) for one in got]
+    assert len(again) == 20
+
+
 def test_the_second_half_of_a_chunk_is_for_a_session_that_has_no_room() -> None:
     """What it has in flight and what waits come back, in their order and with the next identifier
     free."""
