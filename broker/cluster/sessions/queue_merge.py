@@ -85,34 +85,38 @@ class QueueMerge:
         # Another gateway may have had these sent to the foreign broker, which keeps its session, or
         # not: twice is better than never (docs/bridging.md).
         repeats = session.client_id.startswith(SESSION)
+        # Two brokers have taken one session, and both have its queue. What an origin published that
+        # is not known here, as its broker was alone, is older than that.
+        twin = old.created == session.created
+        # What a copy of this session has sent its client knows by its packet identifier.
+        used = {one.packet_id for one in session.queue if isinstance(one, Repeat)}
+        used.update(session.inflight)
         for item in old.items:
-            again = item.place == IN_FLIGHT and (item.qos == 1 or repeats)
+            known = twin and item.shared is None and item.packet_id not in used
+            again = item.place == IN_FLIGHT and (item.qos == 1 or repeats or known)
             if again or (item.place == WAITING and item.qos):
                 waiting.append(item)
             else:
                 node.counters.merged_uncertain += item.place == IN_FLIGHT
         seen = here if there is None else there
         history.note(session)
-        # Two brokers have taken one session, and both have its queue. What an origin published that
-        # is not known here, as its broker was alone, is older than that.
-        twin = old.created == session.created
         kept: deque[Item] = deque()
         for item in reversed(waiting):
-            known = item.message.name
+            name = item.message.name
             had = twin
-            if known is not None:
-                had = (twin and known[0] not in here) or evaluated.had(
-                    session, seen, *known, item.message.topic
+            if name is not None:
+                had = (twin and name[0] not in here) or evaluated.had(
+                    session, seen, *name, item.message.topic
                 )
             if not had:
                 kept.appendleft(item)
-                if known is not None:
-                    evaluated.give(session, *known)
+                if name is not None:
+                    evaluated.give(session, *name)
         owed = self._set_back(session, old, seen, merged)
         evaluated.inherit(session, old)
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
-        self._put(session, kept)
+        self._put(session, kept, twin=twin)
         self._offer_owed(session, owed, here)
         if kept:
             client = shorten(session.client_id)
@@ -169,31 +173,34 @@ class QueueMerge:
         owed = {key: intersect(pairs, has.get(key, [])) for key, pairs in owed.items()}
         self._history.offer(session, self._history.logged(owed))
 
-    def _put(self, session: Session, items: deque[Item]) -> None:
+    def _put(self, session: Session, items: deque[Item], *, twin: bool) -> None:
         """Put messages into a queue, ahead of those that are there: they are older. But the older
-        of two copies of one session may be the one that was offered more: what there is of an
-        origin keeps the order of its numbers."""
+        of two copies of one session (`twin`) may be the one that was offered more: what there is of
+        an origin keeps the order of its numbers, and what was sent its packet identifier."""
         node = self._node
         if not items:
             return
         added = []
+        sent: list[Outgoing] = []
         for item in items:
             name = item.message.topic.decode()
             if not session.may_receive(name):
                 continue
             wanted = list(session.wanting(name))
             ids = Delivery(session, wanted).ids if wanted else b""
-            added.append(
-                Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids)
-            )
-        sent = [
+            outgoing = Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids)
+            if twin and outgoing.qos == 2 and item.place == IN_FLIGHT:
+                sent.append(Repeat(outgoing, item.packet_id))
+            else:
+                added.append(outgoing)
+        session.queued_bytes += sum(size_of(outgoing.message) for outgoing in (*added, *sent))
+        sent += [
             session.queue.popleft()
             for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))
         ]
         waiting = _in_order([*added, *session.queue])
         session.queue.clear()
         session.queue.extend([*sent, *waiting])
-        session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
         if (recorder := session.recorder) is not None:
             recorder.record_all()
         if session.conn is not None:
