@@ -445,13 +445,16 @@ class Succession:
         if unwanted:
             node.timers.schedule(
                 node.now + UNWANTED_S,
-                lambda now: self._in_steps(owner, successor, self._keeping(successor, unwanted)),
+                lambda now: self._node.turns.go(
+                    self._keeping(successor, unwanted), lambda: self.fences.same_run(owner)
+                ),
             )
 
     def _keeping(self, successor: Successor, unwanted: list[EntryRecord]) -> Iterator[int]:
         for record in unwanted:
             self._take(successor, record)
             yield ENTRY_STEPS
+        self._cluster.resync.exchange()
 
     def _take(self, successor: Successor, record: EntryRecord) -> None:
         with suppress(WireError):
