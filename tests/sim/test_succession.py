@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 
+from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.custody import Custody
 from mqttree.broker.cluster.sharing.deputies import Deputies
+from mqttree.broker.core.connection import Connection
 from mqttree.broker.persistence.adoption import Absentee, Adoption
 from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.fencing import Fencing
+from mqttree.broker.persistence.journal import Journal
+from mqttree.broker.persistence.session_recorder import SessionRecorder
 from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.succession import Succession
 from tests.kit.core import needs_python
@@ -116,6 +122,31 @@ def answers_nothing(patch: Mutant) -> None:
     patch.setattr(Custody, "_answer_for", lambda self, who, boot, refs: None)
 
 
+def sends_unrecorded(patch: Mutant) -> None:
+    """QoS 2 messages go to clients ahead of their record."""
+    patch.setattr(SessionRecorder, "hold_output", lambda self: None)
+
+
+def tells_links_early(patch: Mutant) -> None:
+    """What a client with a session publishes goes to other brokers ahead of its record."""
+
+    def logged(self: Journal, entry: LogEntry, source: Connection | None) -> None:
+        self.entries.batch(entry, logged=True)
+        self.frames.require(source)
+
+    patch.setattr(Journal, "logged", logged)
+
+
+def forgets_what_was_had(patch: Mutant) -> None:
+    """Sessions are merged without their names."""
+    patch.setattr(Evaluated, "had", lambda *arguments: False)
+
+
+def fetches_nothing(patch: Mutant) -> None:
+    """A session that moves is not given what its image lacks."""
+    patch.setattr(GapRecovery, "fetch", lambda self, session, key, ranges: None)
+
+
 def asks_no_standby(patch: Mutant) -> None:
     """A broker that has started again goes on with what its disk has."""
     patch.setattr(Fencing, "started", lambda self, standbys: None)
@@ -133,6 +164,10 @@ MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (adopts_nothing, "kills", 1000),
     (leaves_assignments, "shared kills", 17),
     (answers_nothing, "shared kills", 106),
+    (sends_unrecorded, "lags", 5),
+    (tells_links_early, "lags", 15),
+    (forgets_what_was_had, "aimed", 3),
+    (fetches_nothing, "aimed", 2),
     (asks_no_standby, "lags", 0),
     (forgets_what_clients_sent, "lags", 0),
 ]
