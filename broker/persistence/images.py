@@ -18,6 +18,7 @@ from mqttree.broker.cluster.link.stream_packets import (
     decode_stream,
     encode_stream,
 )
+from mqttree.broker.cluster.link_registry import SILENT
 from mqttree.broker.cluster.sessions.fence_messages import FENCE
 from mqttree.broker.cluster.sessions.image_states import Action, Input, State, transition
 from mqttree.broker.cluster.sessions.records import JournalError
@@ -135,6 +136,7 @@ class Images:
         """Note that a link is gone."""
         for image in list(self.images.values()):
             if image.link is event.link:
+                image.crashed = event.reason != SILENT
                 self._on(image, Input.LINK_LOST)
         if self.stream is not None:
             self.stream.link_down()

@@ -22,7 +22,7 @@ Key = tuple[bytes, int, int]
 class StandbyImage:
     """The image of one stream."""
 
-    __slots__ = ("contents", "key", "link", "lsn", "size", "state", "told")
+    __slots__ = ("contents", "crashed", "key", "link", "lsn", "size", "state", "told")
 
     def __init__(self, key: Key, link: Link, lsn: int) -> None:
         """`key`: whose it is; `link`: brings its frames; `lsn`: of the frame before the first."""
@@ -34,6 +34,8 @@ class StandbyImage:
         """Bytes of its frames."""
         self.state = State.LOADING
         self.contents = Image()
+        self.crashed = False
+        """Whether its owner's link was closed by the other side: a split or a hang closes none."""
         # The last HAVE.
         self.told = b""
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import subtract
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from mqttree.broker.cluster.directory.link_state_directory import DRAINING
+from mqttree.broker.cluster.directory.link_state_directory import DRAINING, SUCCEEDED
 from mqttree.broker.cluster.link.message_batch import age_batch
-from mqttree.broker.cluster.link.origin_keys import split_key
+from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import (
     OriginWindow,
     Vector,
@@ -165,6 +165,8 @@ class Succession:
         self._settled_at = 0.0
         # Images whose messages are being taken, by owner.
         self._taking: dict[bytes, Successor] = {}
+        # Owners that have died, with their incarnations of which all messages are here.
+        self._succeeded: dict[bytes, set[int]] = {}
         self.fences = Fences(node, cluster, images, self._taking.__contains__, drop)
         """What the owners have to hear."""
         self._lives = cluster.posted_sessions.lives
@@ -182,6 +184,8 @@ class Succession:
         owner = event.broker_id
         if event.via is not None:
             self._successors.pop(owner, None)
+            if self._succeeded.pop(owner, None) is not None:
+                self._post_succeeded()
             if self.fences.same_run(owner):
                 # It has what it has published.
                 self._taking.pop(owner, None)
@@ -367,7 +371,7 @@ class Succession:
             )
             self._taking[owner] = successor
             self._node.turns.go(
-                self._taking_messages(successor, owner),
+                self._taking_messages(successor, standby_image),
                 lambda: self._taking.get(owner) is not successor,
             )
             self._in_steps(owner, successor, self._taking_wills(successor, owner, now, wall))
@@ -420,10 +424,12 @@ class Succession:
             yield ENTRY_STEPS
         assignments.succeed(owner, closed)
 
-    def _taking_messages(self, successor: Successor, owner: bytes) -> Iterator[int]:
-        """Take, in steps, the messages of the broker `owner` that have not been here: first those
-        that somebody wants here, or others may; what nobody did is for sessions that come later."""
+    def _taking_messages(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
+        """Take, in steps, the messages of the owner of an `image` that have not been here: first
+        those that somebody wants here, or others may; what nobody did is for sessions that come
+        later."""
         node, resync = self._node, self._cluster.resync
+        owner, boot, _ = image.key
         taken: dict[bytes, None] = {}
         unwanted: list[EntryRecord] = []
         yield from successor.messages.reading()
@@ -439,7 +445,12 @@ class Succession:
             if kept and split_key(key)[0] == owner:
                 unwanted.append(record)
             yield 1
+        if image.crashed and not self._lives(owner):
+            boots = {boot} | {split_key(key)[1] for key in taken}
+            self._succeeded[owner] = boots
+            taken |= dict.fromkeys(origin_key(owner, each) for each in boots)
         resync.succeeded(taken, node.now)
+        self._post_succeeded()
         self._taking.pop(owner, None)
         self._in_steps(owner, successor, self._taking_shares(successor, owner))
         if unwanted:
@@ -449,6 +460,15 @@ class Succession:
                     self._keeping(successor, unwanted), lambda: self.fences.same_run(owner)
                 ),
             )
+
+    def _post_succeeded(self) -> None:
+        """Tell others of which brokers all messages are here: they wait for no others."""
+        found = (
+            owner + boot.to_bytes(4, "big")
+            for owner, boots in self._succeeded.items()
+            for boot in sorted(boots)
+        )
+        self._cluster.directory.post(SUCCEEDED, b"".join(found))
 
     def _keeping(self, successor: Successor, unwanted: list[EntryRecord]) -> Iterator[int]:
         for record in unwanted:

@@ -237,6 +237,36 @@ def synced(seed: int, count: int = 3, routing: str = "flood") -> tuple[World, Le
     return world, Ledger(), owner, standby
 
 
+@pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_messages_of_a_broker_that_dies_are_not_waited_for(
+    seed: int, routing: str
+) -> None:
+    """Its standby has them all, and says so: others hold nothing back until the broker may be back
+    after a split."""
+    world, ledger, owner, _ = synced(seed, 4, routing)
+    publishers = [Refugee(world, ledger, f"p{n}", owner, clean=False) for n in range(2)]
+    clients = [
+        Refugee(world, ledger, f"c{n}", host, clean=False, filters=[(f"t{n % 2}", 2)])
+        for n, host in enumerate(each for each in world.hosts if each is not owner)
+    ]
+    for client in (*publishers, *clients):
+        client.connect()
+    world.run(1.0)
+    for n in range(60):
+        world.after(n * 0.01, publishers[n % 2].publish, f"t{n % 3}", 2)
+    world.run(0.3007 + seed * 0.002)
+    died = world.now
+    kill(world, owner, reset=True)
+    world.run(12.0)
+    for client in clients:
+        check(world, ledger, client)
+        check_order(world, ledger, client)
+        for got in client.got:
+            assert got.at < max(died, ledger.sent[got.number].at) + 1.5
+    assert not world.violations
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_goes_on_at_once_if_its_standby_has_not_missed_it(seed: int) -> None:
     world, ledger, owner, standby = synced(seed)

@@ -33,7 +33,7 @@ from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, Orig
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import HOLD_S, TreePaths
-from mqttree.broker.cluster.directory.link_state_directory import ROUTING
+from mqttree.broker.cluster.directory.link_state_directory import ROUTING, SUCCEEDED
 from mqttree.broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.path_change import (
@@ -66,6 +66,10 @@ if TYPE_CHECKING:
 
 ASK_PAUSE = 0.005
 """s; path changes within this time have one cause, and lead to one question."""
+
+SUCCEEDED_S = 0.2
+"""s; longest wait for an origin that has died, from when its standby has said that it has all of
+its messages: it sends them before that on the tree, and about then over other paths."""
 
 UNKNOWN_ORIGIN_S = 1.0
 """s; longest wait for an origin that neither the directory nor discovery knows: they learn of it
@@ -113,6 +117,8 @@ class GapRecovery:
         self._link_timeout = config.link_timeout
         self._is_member = is_member
         self._paths = TreePaths(directory)
+        # Standby -> id and boot number of origins that it has succeeded -> when it said so (s).
+        self._succeeded: dict[bytes, dict[bytes, float]] = {}
         self.feeds = OriginFeeds(node, origins.vector, orphans)
         self.release = PacedRelease(node, origins, self.feeds, flow_control, self, above, report)
         self._questions = OriginQuestions(
@@ -139,6 +145,8 @@ class GapRecovery:
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
+        if key == SUCCEEDED[1:]:
+            self._on_succeeded(broker_id, b"" if gone or value is None else value)
         if key != ROUTING[1:] or value is None:
             return
         self._started(broker_id)
@@ -146,6 +154,15 @@ class GapRecovery:
             self._arm_all(broker_id)
         else:
             self.path_changed(broker_id)
+
+    def _on_succeeded(self, standby: bytes, value: bytes) -> None:
+        """Note of which origins a broker has all messages (`value`), as their standby."""
+        before = self._succeeded.pop(standby, {})
+        names = [value[at : at + 12] for at in range(0, len(value) - 11, 12)]
+        if names:
+            self._succeeded[standby] = {name: before.get(name, self.node.now) for name in names}
+        for name in names:
+            self._arm_all(name[:8])
 
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
@@ -398,6 +415,10 @@ class GapRecovery:
     def _longest(self, feed: OrderedFeed) -> float:
         if self._orphans.reachable(feed):
             return PATIENCE_S
+        name = feed.broker_id + feed.boot.to_bytes(4, "big")
+        said = [found[name] for found in self._succeeded.values() if name in found]
+        if said:
+            return max(0.0, min(said) - feed.since) + SUCCEEDED_S
         listing = self._directory.database.listings.get(feed.broker_id)
         if listing is not None and listing.via is not None and listing.boot > feed.boot:
             # The broker is back and has no messages of that incarnation. Others may have some: one

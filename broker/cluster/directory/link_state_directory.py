@@ -64,6 +64,10 @@ standby's id; no id while it has no standby."""
 IMAGES = STATE + b"images"
 """Key of how many MiB of images of other brokers a broker has. Value: 4 bytes."""
 
+SUCCEEDED = STATE + b"succeeded"
+"""Key of the brokers that have died and all of whose messages their standby has: this broker.
+Value: id and boot number (4 bytes) of each."""
+
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 
