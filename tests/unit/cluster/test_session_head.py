@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -417,9 +416,9 @@ def test_numbers_before_the_begin_count_as_offered(vector: Vector) -> None:
 
 def test_each_of_many_gaps_is_exact() -> None:
     """While links are repaired, messages come between others that are missing yet."""
-    feed = SimpleNamespace(done=6_000, outstanding=[(n, n) for n in range(2, 6_000, 2)])
     found = window(6_000, [])
-    found.feed = cast(OrderedFeed, feed)
+    feed = found.feed = OrderedFeed(cast(Any, None), KEYS[0], found, 6_000)
+    feed.outstanding = [(n, n) for n in range(2, 6_000, 2)]
     seen = offered({KEYS[0]: found})
     again = decode_head(encode_head(SessionState(seen=seen), NOW), NOW).seen
     for vector in (seen, again, vector_of(ranges_of(seen))):
