@@ -61,8 +61,8 @@ class StandbyImage:
         return self.state in (State.VALID, State.PROMOTED)
 
     def has(self, client: bytes) -> bool:
-        """Whether it is promoted, and has a session of a `client` that nobody has taken."""
-        sessions = self.contents.sessions.values() if self.state is State.PROMOTED else ()
+        """Whether it is whole, and has a session of a `client` that no broker has taken."""
+        sessions = self.contents.sessions.values() if self.whole else ()
         return any(recorded.head.client_id == client for recorded in sessions)
 
     def promote(self) -> None:
