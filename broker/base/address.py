@@ -68,8 +68,8 @@ def is_wildcard(host: str) -> bool:
 
 
 def packed(host: str) -> bytes:
-    """Return an IP address as 16 bytes, IPv4 as IPv6 writes it; zeros for a host that is no IP
-    address."""
+    """Return an IP address as 16 bytes, IPv4 as IPv6 writes it; zeros for a host that is not an
+    IP address."""
     found = _literal(host)
     if isinstance(found, ipaddress.IPv4Address):
         return bytes(10) + b"\xff\xff" + found.packed

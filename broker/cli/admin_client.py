@@ -27,7 +27,7 @@ MAX_ROWS = 1000
 
 
 class StatusError(Exception):
-    """There is no answer, or none of a broker; the text is one line."""
+    """No answer, or one that is not from a broker; the text is one line."""
 
 
 class TokenError(StatusError):
@@ -56,8 +56,8 @@ class AdminPort(NamedTuple):
         """Return the JSON of an answer.
 
         `path`: below `/api/v1`; `query`: its parameters; `timeout`: s for each step. Raises
-        ConfigError if the broker cannot use a parameter, and StatusError if there is no good
-        answer; the text of both is one line.
+        ConfigError if the broker cannot use a parameter, and StatusError if the answer is
+        bad or missing; the text of both is one line.
         """
         status, found, said = self._ask("GET", path, query, timeout)
         if status == 400:
@@ -149,7 +149,7 @@ class AdminPort(NamedTuple):
         """Return an answer that comes in pages as if it were one page.
 
         `path`, `query`: of the request; `name`: of its rows; `most`: how many of them. Raises
-        StatusError with one line if there is no good answer.
+        StatusError with one line if the answer is bad or missing.
         """
         found: list[Any] = []
         after: Mapping[str, str | int] = {}

@@ -1,6 +1,6 @@
 """What observations mean: the rules of `mqttree doctor`. Pure: no clock, no socket.
 
-Each rule makes findings of what was seen, and each finding that is no good news has a remedy.
+Each rule turns observations into findings, and each finding that is not good news has a remedy.
 """
 
 from __future__ import annotations

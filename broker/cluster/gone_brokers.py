@@ -39,7 +39,7 @@ CRASH, SILENCE = b"c", b"s"
 """How a link was lost: closed without a goodbye, or silent for too long."""
 
 GRACE_S = 5.0
-"""s for which a broker may be away without an alarm: the tree forms anew, or it restarts."""
+"""s for which a broker may be away without an alarm: the tree forms again, or it restarts."""
 
 MAX_GONE = 256
 """brokers; of more the first is forgotten. A federation in which so many crashed knows it."""

@@ -34,8 +34,8 @@ class BrokerIdentity(Record):
 
 
 def check_file(number: int, path: Path, size: int | None = None) -> None:
-    """Check that an open file (`number`) is still the one at `path`: what is written to one that
-    was removed, renamed or replaced would be found by nobody. Raises OSError.
+    """Check that an open file (`number`) is still the one at `path`: data written to a file that
+    was removed, renamed or replaced would never be found. Raises OSError.
 
     `size`: bytes that it must have, if that matters.
     """

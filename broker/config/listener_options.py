@@ -1,4 +1,4 @@
-"""Options of a listener beyond amqtt's keys, and addresses where it binds that are no host and
+"""Options of a listener beyond amqtt's keys, and bind addresses that are not a host and a
 port. Pure.
 
 amqtt rejects keys that it does not know: `take_options` removes ours from a configuration before

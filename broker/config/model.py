@@ -48,7 +48,8 @@ class ClusterModel(Settings):
     replicas: int = 1
     """How many other brokers, standbys, have the journal of this one, too: 0 or 1."""
     acknowledge: str = "standby"
-    """Whether what waits for the journal waits for the standby (`standby`) or not (`local`)."""
+    """Whether output that waits for the journal also waits for the standby (`standby`), or not
+    (`local`)."""
     standby_hosts: str = "other"
     """Whether a standby on another host is preferred (`other`) or not (`any`)."""
     log_tail: int = 1024 * 1024 * 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_FILE = 1024 * 1024
-"""bytes; a configuration has some hundred lines, so a larger file is no configuration."""
+"""bytes; a configuration has a few hundred lines, so a larger file is not one."""
 
 _MAX_SHOWN = 40
 # Keys below these are a plugin's own; their lines are not kept.

@@ -2,7 +2,7 @@
 
 A reason to hold a publisher is whatever is behind: the connection of a slow subscriber, a link, the
 journal, plugins, a turn that is full. Whoever gave a reason takes it back. A connection that makes
-no progress for `HOLD_TIMEOUT_S` is no reason any more.
+no progress for `HOLD_TIMEOUT_S` holds publishers no longer.
 """
 
 from __future__ import annotations

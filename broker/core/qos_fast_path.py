@@ -241,8 +241,8 @@ def publish_run(
     client: Client, data: bytes, position: int, body: int, end: int, batch: OutgoingBatch
 ) -> int:
     """Take PUBLISH packets that follow each other and have the same first byte; returns where they
-    end, `position` when nothing was taken. When its connection is held after that, a subscriber is
-    behind, and no more packets of this publisher may be taken now.
+    end, or `position` if it took none. If the publisher's connection is held afterwards, a
+    subscriber is behind, and no more packets of this publisher may be taken now.
 
     `client`: the publisher; `data`: the bytes that came; `position`: where in them the first packet
     begins; `body`: where its variable header begins; `end`: where it ends; `batch`: numbers

@@ -91,8 +91,8 @@ class AuthService:
 
     async def verify(self, username: str, password: bytes) -> bool:
         """Return whether a password is right. One that was right lately, or is being checked, is
-        not computed again: who asks first hears first, as a client that has connected twice
-        must."""
+        not computed again. Callers with one password are answered in the order in which they
+        asked, as two connections of one client must be."""
         users = self.users
         if users is None:
             return False

@@ -103,7 +103,7 @@ class JournalWriter:
     ) -> None:
         """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
         `sync`: report frames when they are on the disk, not when the kernel has them. `limits`: of
-        the files. `data`: who the broker is, in `folder`; None: nobody looks after that. Raises
+        the files. `data`: the broker's identity, in `folder`; None: not checked. Raises
         ConfigError: the folder cannot be written to."""
         self._data = data
         self.folder = folder / "journal"

@@ -47,8 +47,8 @@ class UnixSocket:
 
     def __init__(self, path: str, mode: int, backlog: int) -> None:
         """Bind to `path` with the permissions `mode` and listen with a queue of `backlog`. The file
-        of a broker that is gone is replaced; that of a living broker, or a file that is no socket,
-        is not.
+        of a broker that is gone is replaced; that of a running broker, or a file that is not a
+        socket, is not.
 
         Raises OSError.
         """
@@ -81,7 +81,7 @@ class UnixSocket:
 
 def remove_stale(path: str) -> None:
     """Remove the file of a Unix socket on which no process listens any more. Raises FileExistsError
-    if a process listens or the file is no socket, OSError if it cannot be removed."""
+    if a process listens or the file is not a socket, OSError if it cannot be removed."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:

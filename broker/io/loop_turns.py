@@ -94,7 +94,7 @@ class LoopTurns:
     def chores(self, now: float) -> None:
         """Do what is to be done now and then while there are turns: tell the node how long it has
         worked, keep memory for large messages, and run the garbage collector over new objects (it
-        ignores those of before the start). `now`: s."""
+        ignores those from before the start). `now`: s."""
         self.chores_at = now + CHORES_PERIOD
         worked = time.thread_time()
         self.node.memory.worked(worked - self._worked)

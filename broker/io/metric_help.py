@@ -169,7 +169,7 @@ COUNTER_HELP = {
     "discovery_accepted": "Announcements of other brokers accepted.",
     "discovery_own": "Announcements received that this broker itself had sent.",
     "discovery_repeated": "Announcements ignored because they had come before.",
-    "discovery_garbage": "Datagrams ignored because they are no announcements.",
+    "discovery_garbage": "Datagrams ignored because they are not announcements.",
     "discovery_wrong_cluster": "Announcements ignored because of another cluster name.",
     "discovery_wrong_secret": "Announcements ignored because of a wrong signature.",
     "discovery_wrong_version": "Announcements ignored because of another version.",

@@ -35,7 +35,7 @@ PP2_CLIENT_CERT_CONN, PP2_CLIENT_CERT_SESS = 0x02, 0x04
 
 
 class ProxyError(ValueError):
-    """The bytes are no valid header; the text is one line."""
+    """The bytes are not a valid header; the text is one line."""
 
 
 class ProxyHeader(Record):

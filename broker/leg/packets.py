@@ -307,7 +307,7 @@ def refusal(packet_id: bytes) -> bytes:
 
 def read_suback(body: bytes, version: int) -> Suback:
     """Return the SUBACK of a foreign broker. `body`: what is behind its length; `version`: of MQTT.
-    Brokers have codes of their own: each that is no QoS refuses its filter."""
+    Brokers have codes of their own: each that is not a QoS refuses its filter."""
     codes = 2
     if version == 5:
         length, at = read_length(body, 2)

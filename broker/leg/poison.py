@@ -5,7 +5,7 @@ and nothing behind it would cross.
 
     PASSING -closed-> ALONE -closed, for one that was alone-> ALONE, 1 in a row -> ... -> REFUSED
        ^                |                                       |                            |
-       +- all answered, any other end, or nobody at its address +      dropped when it comes +
+       +- all answered, any other end, or no listener there ----+      dropped when it comes +
 
 A foreign broker that goes down closes as well, with whatever is in flight. So only this counts: the
 leg was up, all else was answered, that one message was sent and nothing behind it, the close came

@@ -43,8 +43,8 @@ class Way:
 
 
 class RetainedRules:
-    """The rules of one leg, for retained topics. Those of groups are left out: what is for one
-    member of many is no common state."""
+    """The rules of one leg, for retained topics. Those of groups are left out: what only one
+    of many members gets is not common state."""
 
     def __init__(self, rules: Rules, retain: Retain) -> None:
         """`rules`: of the leg; `retain`: which way RETAIN crosses."""

@@ -52,7 +52,7 @@ class Subscriptions:
         wanted = self._outgoing()
         properties: Properties = {
             Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF,
-            # What waits already is not to be sent on this connection.
+            # Messages already queued must not be sent on this connection.
             Property.RECEIVE_MAXIMUM: 1,
         }
         settings = self._settings

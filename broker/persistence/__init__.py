@@ -55,7 +55,7 @@ Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorde
 A standby (docs/decisions/0062): `stream` sends the frames to a neighbour, which `standby_choice`
 chooses; its states are in `stream_states`. `images` are what this broker has of others, each a
 `standby_image`. `succession` gives the sessions in them away when their broker has died
-(docs/decisions/0063), `adoption` makes its own those that nobody has come for, and
+(docs/decisions/0063), `adoption` makes those its own that no client has come for, and
 `orphaned_wills` publishes their wills. `fences` tells that broker what was given away, if it only
 hung, and `fencing` is what it does then.
 """

@@ -1,9 +1,10 @@
 """A broker that stood still for so long that its standby may have given its sessions away: it does
 nothing for clients before it knows which (docs/decisions/0063). Pure.
 
-In doubt no client is read, no will is sent and no session is given away; what waits for the journal
-waits on (`stream`). The doubt ends when the standby has acknowledged a frame of after it, or says
-that it has given nothing away, or when its fence is carried out, or after DOUBT_S.
+While in doubt it reads no client, sends no will and gives no session away; output that waits for
+the journal goes on waiting (`stream`). The doubt ends when the standby has acknowledged a frame
+sent since it began, or says that it has given nothing away; when its fence is carried out; or
+after DOUBT_S.
 
 A broker that starts with a journal that went to standbys is in doubt as well, about what these had
 and its disk had not: it lets no client in before they have answered.
@@ -86,7 +87,7 @@ class FencedStream(Protocol):
         """Note that it was waited for long enough."""
 
     def former_heard(self) -> None:
-        """Note that the standbys of before the start are not waited for any more."""
+        """Note that the standbys from before the start are not waited for any more."""
 
 
 class Fencing:
@@ -219,7 +220,7 @@ class Fencing:
 
     def _fetch(self, now: float) -> None:
         """Have the neighbours send what this broker had published and the journal has not, ahead of
-        all that clients do here. What they do not send then, nobody wants here."""
+        all that clients do here. No subscriber here wants what they do not send then."""
         origins = self._cluster.origins
         wanted: Vector = {}
         for key, window in origins.vector.items():

@@ -128,7 +128,7 @@ class Cut(NamedTuple):
 
 def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
     """Yield (time of day in ms, records) of each frame of `stream` from `at` on, which is where it
-    stands, and last a Cut if data follows that is no frame. Raises OSError."""
+    stands, and last a Cut if data follows that is not a frame. Raises OSError."""
     while True:
         head = stream.read(FRAME_SIZE)
         if not head:

@@ -222,7 +222,7 @@ class LogTail:
 
     def _has(self, where: tuple[bytes, bytes], number: int) -> bool:
         """Return whether a number is in a frame, or was not wanted. After a start the journal has
-        messages that are in the tail, and where somebody has removed a segment, older ones that are
+        messages that are in the tail, and, if a segment has been removed, older ones that are
         not."""
         return (
             number <= self._last(where)
@@ -459,7 +459,7 @@ class LogTail:
         self._lose(frame)
 
     def _lose_segment(self, segment: Segment) -> None:
-        """Forget all that was in a file which somebody has removed."""
+        """Forget the contents of a file that has been removed."""
         if segment not in self._segments:
             return
         gone = [frame for frame in segment.frames if frame.data is None]

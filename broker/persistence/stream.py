@@ -1,5 +1,5 @@
 """The stream of one broker, the owner: the frames of its journal go to a neighbour, its standby,
-and what waits for the disk waits for that as well (docs/decisions/0062). Pure.
+and output that waits for the disk waits for the standby as well (docs/decisions/0062). Pure.
 
 A standby is first sent the whole state, between the other records (a snapshot), then every frame. A
 stream begins again when it has grown, so that an image does not keep what is not needed any more:
@@ -57,7 +57,7 @@ HEAVY = 64 * 1024 * 1024 // POSTED_UNIT
 """Bytes of images, in the units in which they are posted, below which no broker is heavy."""
 
 GROWTH = 2
-"""How many times the snapshot's size may follow it before the stream is begun anew."""
+"""How many times the snapshot's size may follow it before the stream begins again."""
 
 END_BYTES = 256 * 1024
 """bytes that the coming standby has not acknowledged with which the snapshot is ended."""
@@ -260,7 +260,7 @@ class Stream:
 
     @property
     def alone(self) -> float:
-        """s since there is no standby; 0: there is one."""
+        """How long the broker has had no standby (s); 0: it has one."""
         return 0.0 if self.alone_since is None else self._node.now - self.alone_since
 
     def report(self) -> dict[str, Any]:

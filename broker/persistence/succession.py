@@ -287,9 +287,9 @@ class Succession:
         return True
 
     def _notices(self, asked: Asked) -> bool:
-        """Have a taker wait, if the broker of the session that it asks for may be about to be lost,
-        as there is no path to it, and its link has not ended; or if it is back, and has not said
-        yet which sessions it has. Returns whether it does."""
+        """Have a taker wait if the broker of the session that it asks for may be about to be lost
+        (it cannot be reached, but its link has not ended), or is back but has not yet said which
+        sessions it has. Returns whether it waits."""
         here = asked.client_id in self._node.sessions or self._handover.given(asked.client_id)
         if asked.request != TAKE or here:
             return False
@@ -426,8 +426,8 @@ class Succession:
 
     def _taking_messages(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
         """Take, in steps, the messages of the owner of an `image` that have not been here: first
-        those that somebody wants here, or others may; what nobody did is for sessions that come
-        later."""
+        those that local subscribers want or other brokers may want; the rest is for sessions
+        that come later."""
         node, resync = self._node, self._cluster.resync
         owner, boot, _ = image.key
         taken: dict[bytes, None] = {}

@@ -129,7 +129,7 @@ def read_frames(
     stream: BinaryIO, size: int, broker_id: bytes, number: int
 ) -> Iterator[Found | Cut]:
     """Yield each frame of a file of `size` bytes, without its messages, and last a Cut if data
-    follows that is no frame. Raises OSError.
+    follows that is not a frame. Raises OSError.
 
     `stream`: stands at the beginning. `broker_id`, `number`: what the header must contain.
     """

@@ -346,8 +346,8 @@ EXPIRY_SIZE: Final = 5
 
 
 INSTANT_S: Final = 0.1
-"""s; how long a message with a Message Expiry Interval of 0 lasts: it reaches those that are there,
-at other brokers, too, and is kept for nobody who is not."""
+"""s; how long a message with a Message Expiry Interval of 0 lasts: it reaches subscribers that are
+connected, at other brokers, too, and is queued for no others."""
 
 
 def lifetime(interval: int) -> float:

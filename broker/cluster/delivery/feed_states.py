@@ -8,8 +8,8 @@
 | RELEASING | what was held back, in steps | subscribers, to have had that |
 | FED       | each message as it comes over the link of the last answer, the source | nothing |
 
-Whether something is held back, and whether the origin said that it has more to answer, are no
-states: both may be so in ASKING, and neither decides what an input leads to.
+Whether messages are held back, and whether the origin said that it has more to answer, are not
+states: both may hold in ASKING, and neither decides what an input leads to.
 """
 
 from __future__ import annotations

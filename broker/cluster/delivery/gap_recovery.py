@@ -167,7 +167,7 @@ class GapRecovery:
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
         incarnation are asked again, and messages that it had not sent yet no longer come over the
-        path of before."""
+        previous path."""
         listing = self._directory.database.listings.get(broker_id)
         if listing is None:
             return

@@ -177,8 +177,8 @@ class OriginQuestions:
             self._release.begin(feed, now)
 
     def _ask_on(self, feed: OrderedFeed, now: float, *, advanced: bool) -> None:
-        """Ask for what an answer did not bring; `advanced`: it was a step forward. A question that
-        is under way is not repeated, unless its answer would be no step after this one."""
+        """Ask for what an answer did not bring; `advanced`: it was a step forward. A question in
+        flight is not repeated, unless its answer would not advance the feed after this one."""
         if advanced or all(newer.again for newer in feed.questions.values()):
             if feed.next_held() is None:
                 self.ask(feed, now)

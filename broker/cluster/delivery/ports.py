@@ -225,7 +225,7 @@ class Streamed(Protocol):
 
     @property
     def alone(self) -> float:
-        """s since there is no standby; 0: there is one."""
+        """How long the broker has had no standby (s); 0: it has one."""
 
     @property
     def unprotected(self) -> int:

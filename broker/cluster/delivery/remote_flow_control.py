@@ -389,8 +389,8 @@ class RemoteFlowControl:
 
 
 def _filters(slow: object) -> list[bytes]:
-    """Return the filters of a client at QoS 1 or 2; "#" if there are too many, or if it is no
-    client."""
+    """Return the filters of a client at QoS 1 or 2; "#" if there are too many, or if it is
+    not a client."""
     if isinstance(slow, Connection) and isinstance(slow.owner, Client):
         subscriptions = slow.owner.session.subscriptions
         if len(subscriptions) <= HOLD_TOPICS:

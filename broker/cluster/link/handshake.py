@@ -216,7 +216,7 @@ class LinkHandshake:
 
         Raises:
             MalformedPacket: it cannot be read.
-            ProtocolViolation: it is no proof.
+            ProtocolViolation: it contains more than a proof.
         """
         link, keys = self.link, self._keys
         data: bytes = (packet.properties or {}).get(Property.AUTHENTICATION_DATA, b"")

@@ -355,8 +355,8 @@ class Link(Owner):
         return action
 
     def move(self, given: Input) -> Action:
-        """Go to the next state of the table for an input that is no packet, and return what is to
-        be done. An input that has no place in this state closes the link."""
+        """Go to the next state of the table for an input that is not a packet, and return what
+        is to be done. An input that has no place in this state closes the link."""
         try:
             return self.step(given)
         except ProtocolViolation as error:

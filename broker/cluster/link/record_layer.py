@@ -30,8 +30,8 @@ PIECES = 32
 
 
 class RecordError(ValueError):
-    """Bytes that are no record of the other end: altered, injected, replayed or left out on the
-    way."""
+    """Bytes that are not a record of the other end: altered, injected, replayed or left out on
+    the way."""
 
 
 class Protected(Protocol):

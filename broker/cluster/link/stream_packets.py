@@ -35,7 +35,7 @@ def decode_stream(data: bytes, body: int) -> tuple[int, int, int, bytes]:
     length.
 
     Raises:
-        MalformedPacket: it is no packet of a stream.
+        MalformedPacket: it is not a packet of a stream.
     """
     try:
         *prefix, kind, epoch, lsn = _HEAD.unpack_from(data, body)

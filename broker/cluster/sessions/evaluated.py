@@ -12,8 +12,8 @@ session.
 The other way round, a session may be owed messages that all other local sessions have had: those
 that were published before its broker got it, and that no local subscriber wanted then. Their origin
 is asked for them, and while it is away the debt waits, also through restarts of this broker. A
-number is owed for as long as the feed of its origin lacks it (`OrderedFeed.outstanding`): so what
-has been delivered, or is nowhere, is no debt any more, without a note.
+number is owed for as long as the feed of its origin lacks it (`OrderedFeed.outstanding`): so
+what has been delivered, or exists nowhere, is not owed any more, and no record says so.
 """
 
 from __future__ import annotations

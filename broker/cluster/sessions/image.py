@@ -114,7 +114,7 @@ class Image:
 
     def take(self, wall: int, frame: bytes) -> None:
         """Apply a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it
-        is no frame of records, and nothing is applied."""
+        is not a frame of records; nothing is applied."""
         # The last time counts even if it is earlier: the clock was set, and the last time is
         # nearest to the truth.
         self.alive = wall

@@ -33,7 +33,7 @@ class Input(TableEnum):
     LINK_LOST = "link lost"
     """No more frames come."""
     DROPPED = "dropped"
-    """Its owner has another standby, or none, or has begun anew."""
+    """Its owner has another standby, or none, or begins the stream again."""
     PROMOTED = "promoted"
     """Its owner cannot be reached."""
     REFUSED = "refused"

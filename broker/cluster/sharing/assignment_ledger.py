@@ -122,7 +122,7 @@ class Ledger:
         return assignment
 
     def note_moved(self, ref: Ref, now: float) -> None:
-        """Note at `now` (s) that nobody may claim a message any more."""
+        """Note at `now` (s) that no member may claim a message any more."""
         self._moved[ref] = now
         if len(self._moved) > MAX_REASSIGNED:
             self._moved.popitem(last=False)

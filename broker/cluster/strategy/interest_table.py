@@ -127,7 +127,7 @@ class InterestTable:
         # The filters that cover all that are wanted here: these are posted.
         self._cover = FilterAggregation()
         self._working = False
-        # Filters of before the first other broker came, still to be posted.
+        # Filters from before the first other broker came, still to be posted.
         self._loading: deque[str] = deque()
         self._crowded = False  # there are more filters than can be posted
         self._full = False  # there were longer filters than can be posted

@@ -125,7 +125,7 @@ class Ort(OverPublishedTopics):
         )
         """The overlays that this broker is a member of."""
         self._open: dict[bytes, Link] = {}
-        # Filters of before the first neighbour, still to be looked at.
+        # Filters from before the first neighbour, still to be looked at.
         self._loading: list[str] = []
 
     @property

@@ -182,7 +182,7 @@ class PathCosts:
 
 def link_cost(link: Link) -> int:
     """Return what a link costs (us): the shortest of its last round trips, so that a neighbour that
-    waits for a processor now and then is no longer way."""
+    waits for a processor now and then does not count as a longer path."""
     shortest = min(link.round_trips, default=None)
     return UNKNOWN if shortest is None else max(MIN_COST_US, min(MAX_COST, round(shortest * 1000)))
 

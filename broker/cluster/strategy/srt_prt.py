@@ -162,7 +162,7 @@ class SrtPrt(OverPublishedTopics):
         """Take the topics that a neighbour advertises or withdraws.
 
         Raises:
-            MalformedPacket: the record cannot be read, or has what is no topic.
+            MalformedPacket: the record cannot be read, or has an invalid topic.
         """
         hop = self._hops.get(link)
         for topic, on, _ in decoded(body, 0):
@@ -175,7 +175,7 @@ class SrtPrt(OverPublishedTopics):
         """Take the filters that a neighbour wants, or does not want any more.
 
         Raises:
-            MalformedPacket: the record cannot be read, or has what is no filter.
+            MalformedPacket: the record cannot be read, or has an invalid filter.
         """
         hop = self._hops.get(link)
         # On average an answer takes half of a round trip; without one it was just measured.

@@ -224,8 +224,8 @@ class SubscriptionBarrier:
         return True
 
     def admits(self, now: float, then: Then) -> bool:
-        """Whether this broker knows the sessions of others at `now` (s), if it is about to, and has
-        let earlier clients in; if not, `then` is called when it has."""
+        """Whether a client may be admitted at `now` (s): no earlier client waits, and this broker
+        knows the sessions of others, or has waited long enough. If not, `then` is called later."""
         if not self._visitors and self._knows_sessions(now):
             self._admits_until = 0.0
             return True

@@ -146,7 +146,7 @@ class Answered:
 
 
 def _read_row(broker: str, row: object) -> dict[str, Any]:
-    """Return what another broker says of a client, without what nobody expects."""
+    """Return what another broker says of a client, without unknown fields."""
     said = row if isinstance(row, dict) else {}
     found = {
         name: value if isinstance(value := said.get(name), str | int | float) else None
@@ -195,7 +195,7 @@ def search(
         silent = listing.via is None or listing.id.hex() in found.silent
         if silent and broker in ("", listing.id.hex()):
             found.silent.add(listing.id.hex())
-            # One that was drained is no member any more.
+            # A broker that was drained is not a member any more.
             if name := listing.entries.get(NAME):
                 found.names[listing.id.hex()] = name.decode(errors="replace")
             yield from _last_known(parts, listing, page, found.last_known, (wanted, state))

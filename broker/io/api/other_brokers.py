@@ -2,7 +2,7 @@
 
 A broker is asked by a message to it alone (`mqttree.broker.cluster.directory.questions`), which
 takes no port and no token of that broker: whoever is in the federation may take its clients anyway.
-What a broker is asked to do it does itself, and asks nobody else.
+A broker does what it is asked to do itself, and asks no other broker.
 """
 
 from __future__ import annotations
