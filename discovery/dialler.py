@@ -80,11 +80,6 @@ class Dialler:
         self._under_way: dict[Address, Target] = {}
         self._retrying = 0
 
-    @property
-    def under_way(self) -> int:
-        """The number of dials that have begun and have not ended."""
-        return len(self._under_way)
-
     def first_tries(self, now: float) -> list[Target]:
         """Return the targets that are dialled for the first time, or are about to be."""
         soon = now + FIRST_TRY

@@ -143,7 +143,7 @@ class MemberTable:
         for target in self._owned[member.id]:
             self.dialler.forgive(target)
 
-    def restart_withdrawn(self, member: Member, now: float) -> None:
+    def restart_withdrawn(self, member: Member) -> None:
         """Undo `restarted`: the broker that announced the higher boot number was another one with
         the same id, and has left."""
         member.boot = member.link_boot

@@ -88,7 +88,6 @@ class Membership:
         self.own = own
         self.state = State.DISCOVERY
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        self._rng = rng
         self._wall_offset = wall - now
         self._effects: list[Effect] = [StateChanged(State.DISCOVERY)]
         self._agreed = False
@@ -449,7 +448,7 @@ class Membership:
             # Of an earlier start, or of another broker with the same id: the one that is linked
             # stays.
             if not member.linked and boot == member.boot:
-                self._table.restart_withdrawn(member, now)
+                self._table.restart_withdrawn(member)
             return
         self._table.put_tombstone(broker_id, boot, now, final=True)
         if member is not None:

@@ -62,8 +62,6 @@ class Federator:
         """Messages that could not be read."""
         self.topics_refused = 0
         """Beacons and announcements of topics beyond the bound."""
-        self.unknown_topics = 0
-        """Other messages of topics that have no mesh here, as no client is interested."""
         self._meshes: dict[str, Mesh] = {}
         self._effects: list[Effect] = []
         # (when, topic) of cores that will announce. An entry counts if `_due` has the same time.
@@ -84,10 +82,6 @@ class Federator:
         while self._timers and self._due.get(self._timers[0][1]) != self._timers[0][0]:
             heapq.heappop(self._timers)
         return min(self._upkeep_at, self._timers[0][0] if self._timers else math.inf)
-
-    def mesh(self, name: str) -> Mesh | None:
-        """Return the mesh of the federated topic `name`; None: there is none."""
-        return self._meshes.get(name)
 
     def meshes(self) -> dict[str, Mesh]:
         """Return all meshes by their topic's name."""
@@ -139,7 +133,6 @@ class Federator:
         if mesh is not None:
             return mesh
         if kind not in (Kind.BEACON, Kind.CORE_ANN):
-            self.unknown_topics += 1
             return None
         if len(self._meshes) >= MAX_TOPICS:
             self.topics_refused += 1

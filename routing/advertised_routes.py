@@ -138,11 +138,6 @@ class RoutingTables:
         return self.here.memory + sum([hop.memory for hop in self._neighbours])
 
     @property
-    def neighbours(self) -> list[Hop]:
-        """The neighbours that have a link."""
-        return list(self._neighbours)
-
-    @property
     def published(self) -> int:
         """Topics that are published here."""
         return len(self.here.told_topics)

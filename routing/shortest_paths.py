@@ -22,10 +22,9 @@ MAX_COST = (1 << 32) - 1
 class Tree:
     """The source-rooted tree of one origin, seen from one broker."""
 
-    __slots__ = ("hops", "next", "origin", "parent")
+    __slots__ = ("hops", "next", "parent")
 
-    def __init__(self, origin: bytes) -> None:
-        self.origin = origin
+    def __init__(self) -> None:
         self.parent: bytes | None = None
         """The neighbour towards the origin; None for the origin itself, and without a path."""
         self.next: dict[bytes, bytes] = {}
@@ -111,7 +110,7 @@ class Graph:
     def tree(self, origin: bytes) -> Tree:
         """Return the tree of an origin; if it has no path to this broker, the tree leads nowhere
         from here."""
-        tree = Tree(origin)
+        tree = Tree()
         parents = self._parents(origin, tree.hops)
         own = self.own
         tree.parent = parents.get(own)

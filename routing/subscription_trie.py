@@ -58,11 +58,10 @@ class SubscriptionTrie(Generic[V]):
     level a step. Filters are taken literally: split `$share/` off first
     (`topic_filter.split_shared`).
 
-    `version` rises with every change: a cache of `match` is valid while it stays the same. `steps`
-    is the cost of all calls of `match`: nodes visited and values found.
+    `steps` is the cost of all calls of `match`: nodes visited and values found.
     """
 
-    __slots__ = ("_alike", "_exact", "_root", "_size", "_wild", "steps", "version")
+    __slots__ = ("_alike", "_exact", "_root", "_size", "_wild", "steps")
 
     def __init__(self) -> None:
         self._exact: dict[str, _Bucket[V]] = {}
@@ -74,7 +73,6 @@ class SubscriptionTrie(Generic[V]):
         self._alike: dict[str, list[V]] = {}
         self._size = 0
         self.steps = 0
-        self.version = 0
 
     def __len__(self) -> int:
         """Return the number of (filter, key) pairs."""
@@ -155,7 +153,6 @@ class SubscriptionTrie(Generic[V]):
         return last
 
     def _changed(self) -> None:
-        self.version += 1
         if self._alike:
             self._alike.clear()
 

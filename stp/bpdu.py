@@ -91,11 +91,6 @@ class Bpdu:
     changes: tuple[ChangeNumber, ...] = ()
     """Topology changes (the TC flag of MQTT-ST II-C6, numbered so that a relay can stop)."""
 
-    @property
-    def path_cost_ms(self) -> float:
-        """Cost of the sender's path to the root in ms."""
-        return self.path_cost_us / 1000
-
 
 @lru_cache(maxsize=4096)
 def _root(root_id: bytes, boot: int, tenths: int, host: bytes, port: int) -> RootVector:

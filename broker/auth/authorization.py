@@ -307,10 +307,6 @@ class Access:
             else self._canonical(user)
         )
 
-    def asks(self, user: str | None) -> bool:
-        """Whether a client's password has to be checked."""
-        return self.users is not None and user is not None
-
     def unknown(self, client_id: str) -> Permissions | None:
         """Return the permissions of a session whose user and listener are unknown."""
         return self.permissions(None, client_id, "", verified=False, certified=False)

@@ -76,10 +76,6 @@ class Users:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and prepare(name) in self._users
 
-    def names(self) -> list[str]:
-        """The names of all users, in the file's order."""
-        return list(self._users)
-
     def verifier(self, name: str) -> Verifier | None:
         """Return the SCRAM verifier of a user (`scram.Scram`), None without one."""
         user = self._users.get(prepare(name))

@@ -297,7 +297,6 @@ class ClusterParts:
             history=self.history,
             gap_recovery=self.gap_recovery,
             walks=self.walks,
-            above=self,
             alarm=self.agenda,
         )
         self.answers: Answers = Answers(
@@ -378,7 +377,6 @@ class ClusterParts:
     def _build_handover(self, node: FederatedBroker) -> None:
         """Build what gives sessions to other brokers."""
         under_way = MessagesUnderWay(
-            node,
             database=self.database,
             origins=self.origins,
             orphans=self.orphans,

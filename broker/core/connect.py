@@ -176,7 +176,7 @@ class ConnectHandshake(Owner):
                 if self.connect is None:
                     self._connect(first, data[body:end], now)
                 else:
-                    self._exchange(first, data[body:end], now)
+                    self._exchange(first, data[body:end])
                 position = end
         except WireError as error:
             self._refuse(error)
@@ -208,7 +208,7 @@ class ConnectHandshake(Owner):
         else:
             self.node.cluster.link_registry.accept(self.conn, connect, body, now)
 
-    def _exchange(self, first: int, body: bytes, now: float) -> None:
+    def _exchange(self, first: int, body: bytes) -> None:
         """Take a packet between CONNECT and CONNACK."""
         packet = (
             decode_packet(first, body, 5)

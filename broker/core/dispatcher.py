@@ -192,14 +192,14 @@ class Dispatcher:
         session.ended = True
         if len(session.subscriptions) > self.node.limits.filters_at_once:
             self.forget_routes()
-        self._leave(session, self.node.now)
+        self._leave(session)
 
-    def _leave(self, session: Session, now: float) -> None:
+    def _leave(self, session: Session) -> None:
         for topic_filter in list(islice(session.subscriptions, self.node.limits.filters_at_once)):
             self.unsubscribe(session, topic_filter, *split_shared(topic_filter))
             self.node.turns.work += costs.PACKET_WORK
         if session.subscriptions:
-            self.node.turns.later(lambda at: self._leave(session, at))
+            self.node.turns.later(lambda now: self._leave(session))
 
     def group(self, name: str, inner: str) -> SharedGroup | None:
         """Return the members of `$share/<name>/<inner>`; None when there are none."""
@@ -364,16 +364,13 @@ class Dispatcher:
         message: Message,
         source: Connection | None,
         groups: Sequence[SharedGroup] | None = None,
-        *,
-        keep: bool = True,
     ) -> None:
         """Deliver `message` to all local subscribers.
 
         `source`: the connection that it came on, which waits for slow subscribers and for the
-        journal; None: no connection has to wait. `groups`: of shared subscriptions, these alone;
-        `keep`: whether its route is kept.
+        journal; None: no connection has to wait. `groups`: of shared subscriptions, these alone.
         """
-        route = self.routes.get(message.topic) or self.route(message.topic, keep=keep)
+        route = self.routes.get(message.topic) or self.route(message.topic)
         if self.node.hooks.topics:
             groups = route.shared if groups is None else groups
             self._ask(route, message, groups, source, only=False)
@@ -466,18 +463,15 @@ class Dispatcher:
             if self.node.cluster.sharing.stays(group, message, allowed, None):
                 self._deliver_shared(group, message, None, allowed)
 
-    def batch(
-        self, route: Route, batch: PublishRun, source: Connection | None, *, groups: bool = True
-    ) -> None:
+    def batch(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
         """Deliver a run (`batch`) of QoS 1 or 2 packets of one topic along its `route`. Costs
         little per message for receivers that keep up.
 
-        `source`: as of `publish`. Not `groups`: shared subscriptions get nothing.
+        `source`: as of `publish`.
         """
-        shared = route.shared if groups else ()
-        if route.special or shared:
+        if route.special or route.shared:
             for message in batch.messages():
-                self.deliver(route, message, source, None, shared)
+                self.deliver(route, message, source, None, route.shared)
             return
         count = batch.count
         dirty = self.node.dirty

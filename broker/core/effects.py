@@ -56,7 +56,6 @@ class AuthorizePublish:
 
     client: AskingClient
     message: Message
-    packet_id: int
     then: Callable[[bool, float], None]
     """Called with the answer and now (s)."""
     answered: bool = False

@@ -134,7 +134,7 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
     elif node.hooks.topics:
         client.conn.wait()
         then = partial(_on_answer, client, message, packet_id)
-        node.effects.append(AuthorizePublish(client, message, packet_id, then))
+        node.effects.append(AuthorizePublish(client, message, then))
     else:
         take(client, message, packet_id)
 

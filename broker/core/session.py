@@ -106,11 +106,6 @@ class Subscription:
         return self.start is None or sequence > self.start.tops.get(key, 0)
 
     @property
-    def adopted(self) -> bool:
-        """Whether it was made at another broker, or before this one was started."""
-        return self.start is not None and self.start.adopted
-
-    @property
     def known_since(self) -> float:
         """Since when it is known here where it begins (s); -inf: all that comes is for it."""
         return float("-inf") if self.start is None else self.start.at

@@ -107,11 +107,6 @@ class Crossing:
         if self._marks is not None:
             self._marks.begin(room)
 
-    @property
-    def marks(self) -> bool:
-        """Whether messages get the mark of this federation."""
-        return self._marks is not None
-
     def drops(self) -> dict[str, int]:
         """Return how many messages were dropped, by reason: they were the foreign broker's echo,
         went round in a ring, had left this federation before, or had left too many."""

@@ -76,7 +76,6 @@ class Multicast:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unavailable = False
-        self.send_errors = 0
 
     @property
     def joined(self) -> list[str]:
@@ -100,9 +99,8 @@ class Multicast:
                 sock.sendto(data if bind is None else bind(data, interface[0]), self._target)
             except (BlockingIOError, InterruptedError):
                 # A full buffer: announcements are repeated anyway.
-                self.send_errors += 1
+                continue
             except OSError as error:
-                self.send_errors += 1
                 self._leave(interface)
                 self._report(f"cannot send on {interface[0]}: {error.strerror or error}")
 

@@ -75,7 +75,7 @@ class World:
         del self.federators[node]
 
     def mesh(self, node: int) -> Mesh:
-        found = self.federators[node].mesh(TOPIC)
+        found = self.federators[node].meshes().get(TOPIC)
         assert found is not None
         return found
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.history import HistoryRequests
     from mqttree.broker.cluster.delivery.link_acks import LinkAcks
     from mqttree.broker.cluster.delivery.orphans import Orphans
-    from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker, SeenWatcher
+    from mqttree.broker.cluster.delivery.ports import DeliveringBroker, SeenWatcher
     from mqttree.broker.cluster.delivery.replay import LogWalk, LogWalks
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -72,12 +72,11 @@ class Resync:
         history: HistoryRequests,
         gap_recovery: GapRecovery,
         walks: LogWalks,
-        above: Above,
         alarm: Alarm,
     ) -> None:
-        """`node`: this broker; `walks`: walks through the log; `above`: the floors above delivery;
-        `alarm`: calls the cluster again; `forwarder`, `directory`, `strategy`, `acks`, `starts`,
-        `orphans`, `history`, `gap_recovery`: the modules that it uses."""
+        """`node`: this broker; `walks`: walks through the log; `alarm`: calls the cluster again;
+        `forwarder`, `directory`, `strategy`, `acks`, `starts`, `orphans`, `history`,
+        `gap_recovery`: the modules that it uses."""
         self.node = node
         self._limits = node.limits
         self.forwarder = forwarder
@@ -89,7 +88,6 @@ class Resync:
         self._history = history
         self._gap_recovery = gap_recovery
         self._walks = walks
-        self._above = above
         self._alarm = alarm
         self.watcher: SeenWatcher | None = None
         """Told each neighbour's version vector before it is used."""

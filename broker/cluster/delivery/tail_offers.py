@@ -167,9 +167,9 @@ class TailOffers:
             return
         if len(self._asked) < MAX_ABSENT_BROKERS or (sender, key) in self._asked:
             self._asked[sender, key] = offered
-            self._ask(key, sender, now)
+            self._ask(key, sender)
 
-    def _ask(self, key: bytes, sender: bytes, now: float) -> None:
+    def _ask(self, key: bytes, sender: bytes) -> None:
         """Tell the offering broker which of its messages are missing here (TAIL_LACK)."""
         window = self._origins.vector.get(key)
         offered = self._asked.get((sender, key))
@@ -251,7 +251,7 @@ class TailOffers:
         ):
             node.timers.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
         else:
-            self._ask(key, sender, now)
+            self._ask(key, sender)
 
 
 def encode_ranges(key: bytes, ranges: Ranges) -> bytes:

@@ -251,9 +251,8 @@ class Handover:
 
     # ---------------------------------------------------------------- requests
 
-    def requested(self, sender: bytes, body: bytes, now: float, *, read: bool = False) -> None:
-        """Answer the request `body` of the broker `sender`. `now`: s; `read`: the client's
-        connection here was read to its end.
+    def requested(self, sender: bytes, body: bytes, now: float) -> None:
+        """Answer the request `body` of the broker `sender`. `now`: s.
 
         Raises:
             MalformedPacket: the request is invalid.
@@ -262,7 +261,7 @@ class Handover:
         need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
         position = int.from_bytes(rest[:4], "big")
         asked = Asked(sender, request, stamp, client_id, position, rest[4:12], need)
-        self._ask(asked, now, read=read)
+        self._ask(asked, now, read=False)
 
     def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
         if self.succession is not None and self.succession.requested(asked, now):

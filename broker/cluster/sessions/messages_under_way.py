@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.orphans import Orphans
-    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.pending_handover import Asked
     from mqttree.routing.link_state import LinkStateDatabase
 
@@ -43,17 +42,14 @@ class MessagesUnderWay:
 
     def __init__(
         self,
-        node: MemberBroker,
         *,
         database: LinkStateDatabase,
         origins: Origins,
         orphans: Orphans,
         gap_recovery: GapRecovery,
     ) -> None:
-        """`node`: this broker; `database`: which brokers can be reached; `origins`: which
-        numbers have been here; `orphans`: which origins are gone; `gap_recovery`: whether messages
-        are being asked for."""
-        self._node = node
+        """`database`: which brokers can be reached; `origins`: which numbers have been here;
+        `orphans`: which origins are gone; `gap_recovery`: whether messages are being asked for."""
         self._database = database
         self._origins = origins
         self._orphans = orphans

@@ -265,7 +265,7 @@ def file() -> str:
 
 def test_a_plain_password_is_checked_against_its_verifier(file: str) -> None:
     found = Users.parse("u", file + f"carl:{Verifier.of('c', b'salt', 4096)}\n")
-    assert found.names() == ["anna", "bob", "carl"]
+    assert list(found._users) == ["anna", "bob", "carl"]
     assert "anna" in found
     assert "Anna" not in found
     assert len(found) == 3
@@ -358,7 +358,7 @@ def test_passwd_makes_changes_and_deletes(tmp_path: Path, typed: list[str]) -> N
     assert main(["passwd", str(path), "anna", "--iterations", "5000"]) == 0
     assert path.stat().st_mode & 0o777 == 0o640
     found = Users.read(str(path))
-    assert found.names() == ["anna", "bob"]
+    assert list(found._users) == ["anna", "bob"]
     assert found.verify("anna", b"three")
     assert not found.verify("anna", b"one")
     anna = found.verifier("anna")
@@ -366,7 +366,7 @@ def test_passwd_makes_changes_and_deletes(tmp_path: Path, typed: list[str]) -> N
     assert anna.iterations == 5000
     assert found.verifier("bob") is None
     assert main(["passwd", str(path), "anna", "--delete"]) == 0
-    assert Users.read(str(path)).names() == ["bob"]
+    assert list(Users.read(str(path))._users) == ["bob"]
     assert list(tmp_path.iterdir()) == [path]
 
 

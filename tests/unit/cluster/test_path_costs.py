@@ -125,7 +125,7 @@ def test_a_broker_with_more_capability_posts_a_lower_cost(capability: float, cos
 def test_the_balance_policy_adds_origins_and_clients() -> None:
     """RB = gamma*R + delta*clients (Overlays 4.2.2)."""
     overlays, world, link = linked(path_policy="balance")
-    through = NextHops(Tree(A), {})
+    through = NextHops(Tree(), {})
     through.children = [link]
     overlays._next_hops = {A: through, overlays._own: through}
     world.node.clients.connected = 1000
@@ -160,7 +160,7 @@ def test_a_message_that_came_another_way_is_announced_once() -> None:
     needs_python("gives it an object of no class")
     overlays._bus = bus  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
-    hops = NextHops(Tree(A), {})
+    hops = NextHops(Tree(), {})
     hops.parent, hops.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]
     overlays._next_hops = {A: hops}
     key = origin_key(A, 1)

@@ -207,7 +207,6 @@ async def test_a_broken_socket_is_closed_and_reported(port: int) -> None:
         driver._sockets[interface] = Broken(fileno=sock.detach())
         driver.send(b"x")
         assert driver.joined == []
-        assert driver.send_errors == 1
         assert ear.reasons == [
             "multicast cannot be used: cannot send on 127.0.0.1: Network is unreachable"
         ]

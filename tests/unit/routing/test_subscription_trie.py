@@ -126,12 +126,11 @@ def test_few_first_levels_are_noted_and_no_long_ones() -> None:
 @pytest.mark.parametrize("filter_", ["a", "+/b", "a/#", "a/#/b", "a+", "+#", "", "/" * 9])
 def test_missing_is_no_error(filter_: str) -> None:
     trie = filled(["a/b/c", "a/+/c", "a/b/#"])
-    before = trie.version
     assert trie.remove(filter_, "key") is False
     assert trie.remove("a/b/c", "other") is False
     assert trie.remove("a/b/#", "other") is False
     assert trie.get(filter_, "key") is None
-    assert (trie.version, len(trie)) == (before, 3)
+    assert len(trie) == 3
 
 
 @pytest.mark.parametrize("filter_", ["a+", "a/+b", "#/a", "a/#/b", "##", "a#", "+#"])
@@ -139,7 +138,7 @@ def test_malformed_filter_changes_nothing(filter_: str) -> None:
     trie: SubscriptionTrie[int] = SubscriptionTrie()
     with pytest.raises(ValueError, match="malformed"):
         trie.insert(filter_, "key", 1)
-    assert (len(trie), trie.version, list(trie.filters())) == (0, 0, [])
+    assert (len(trie), list(trie.filters())) == (0, [])
     assert trie._root.is_empty()
 
 
@@ -199,17 +198,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         super().__init__()
         self.trie: SubscriptionTrie[int] = SubscriptionTrie()
         self.model: dict[str, dict[int, int]] = {}
-        self.version = 0
-
-    def grown(self) -> bool:
-        before, self.version = self.version, self.trie.version
-        return self.version > before
 
     @rule(target=used, filter_=some_filters, key=st.integers(0, 3), value=st.integers(0, 9))
     def insert(self, filter_: str, key: int, value: int) -> tuple[str, int]:
         assert self.trie.insert(filter_, key, value) is (filter_ not in self.model)
         self.model.setdefault(filter_, {})[key] = value
-        assert self.grown()
         return filter_, key
 
     @rule(pair=used)
@@ -227,7 +220,6 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if last:
             del self.model[filter_]
         assert self.trie.remove(filter_, key) is last
-        assert self.grown() is there
 
     @precondition(lambda self: self.model)
     @rule(topic=some_topics)
