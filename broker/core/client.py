@@ -27,7 +27,7 @@ from mqttree.broker.wire.properties import Properties, Property
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from mqttree.broker.auth.authorization import Rule
     from mqttree.broker.core.delivery_queue import DeliveryQueue
@@ -97,10 +97,6 @@ class ClientHost(CoreBroker, Protocol):
     @property
     def fast(self) -> bool:
         """Whether runs of PUBLISH packets need not be shown to plugins one by one."""
-
-    @property
-    def forwarding(self) -> Sequence[object]:
-        """Links on which messages are forwarded."""
 
     @property
     def publisher(self) -> Publisher:

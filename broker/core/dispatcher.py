@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Backpressure, Connection
     from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.effects import Effect, Hooks
-    from mqttree.broker.core.ports import Cluster, Journal
+    from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.publish_run import PublishRun
-    from mqttree.broker.core.route_cache import Viewer
 
 MAX_CACHED_TOPIC_BYTES: Final = 512
 """bytes; the routes of longer topics are not kept: 65,536 topics of 64 KiB each would be 4
@@ -61,10 +60,6 @@ class DispatcherBroker(CoreBroker, Protocol):
     @property
     def hooks(self) -> Hooks:
         """The hooks that plugins implement."""
-
-    @property
-    def journal(self) -> Journal:
-        """Records what is to survive a restart of this broker."""
 
     @property
     def cluster(self) -> Cluster:
@@ -298,11 +293,6 @@ class Dispatcher:
         else:
             beyond = NOTHING_BEYOND
         return tuple(found), beyond
-
-    def show(self, route: Route, topic: bytes, client: Viewer) -> None:
-        """Let a `client` that may publish to a `topic` find its `route` without being asked again,
-        as long as the route is kept."""
-        self.cache.show(route, topic, client)
 
     # ---------------------------------------------------------------- messages
 

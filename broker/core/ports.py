@@ -132,9 +132,6 @@ class Journal(Protocol):
         """End the frame: it is written with all that was recorded in this turn, unless that may
         wait for the next one."""
 
-    def clock_set(self, step: int) -> None:
-        """The time of day was set, `step` ms ahead (back: < 0)."""
-
 
 class NullJournal:
     """The journal of a broker whose state ends with it: it keeps nothing, and no output waits."""

@@ -187,7 +187,7 @@ def _forbidden(client: Client, permissions: Permissions, topic: bytes, route: Ro
 def _remember(client: Client, topic: bytes, route: Route) -> None:
     if len(client.routes) >= client.node.limits.permitted_topics:
         client.forget_routes()
-    client.node.dispatcher.show(route, topic, client)
+    client.node.dispatcher.cache.show(route, topic, client)
 
 
 def take(client: Client, message: Message, packet_id: int) -> None:

@@ -215,10 +215,6 @@ class AbsentMembers:
         answers.take_by(TailRead, self.tail.was_read)
         answers.take_by(TailSync, self.tail.synced)
 
-    def settle(self, then: Callable[[], None]) -> None:
-        """Call `then` once all messages of the tail are on the disk."""
-        self.tail.settle(then)
-
     def begin(self, loaded: TailLoaded) -> None:
         """Restore the tail of an earlier incarnation of this broker, and the brokers that were away
         then."""

@@ -89,7 +89,7 @@ class Journal:
             sync=sync,
             disk=disk,
             all_records=self.everything,
-            settle=absent_members.settle,
+            settle=absent_members.tail.settle,
         )
         self._stream = Stream(node, cluster, self.frames) if node.config.replicas else None
         self.frames.stream = self._stream

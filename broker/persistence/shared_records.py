@@ -70,7 +70,7 @@ def everything(
     """Yield records of the present state at `now` (s), and b"" for steps without one. `sharing`:
     has it; `forwarder`: has the messages of this broker; `clock`: tells the time of day."""
     wall = clock.physical(now)
-    for group_id, key, ranges, since in list(sharing.covered()):
+    for group_id, key, ranges, since in list(sharing.catchup.covered()):
         yield covered(
             group_id,
             key,
@@ -78,12 +78,12 @@ def everything(
             0 if since is None else max(1, wall - round((now - since) * 1000)),
         )
     refs: list[Ref] = []
-    for ref in sharing.taken():
+    for ref in sharing.custody.taken.refs():
         refs.append(ref)
         if len(refs) >= RECORD_REFS:
             yield taken(refs)
             refs = []
-    open_refs = sharing.assigned()
+    open_refs = sharing.assignments.ledger.refs
     if refs:
         yield taken(refs)
     refs = []
@@ -146,7 +146,7 @@ def restore(
         try:
             for operation, ref in outcomes(body):
                 if operation == TAKEN:
-                    sharing.restore_taken(ref, now)
+                    sharing.custody.taken.add(ref, now)
                 else:
                     over.add(ref)
         except MalformedPacket:

@@ -33,7 +33,7 @@ from mqttree.broker.wire.publish_header import topic_of
 from mqttree.routing.group_selection import HERE, Own
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable
 
     from mqttree.broker.base.broker_id import Identity
     from mqttree.broker.base.sequence_set import Ranges
@@ -108,32 +108,12 @@ class SharedSubscriptions:
         kept = self.assignments.ledger.size + self.custody.size + self.catchup.keeps
         return self.groups.memory + kept + refs * costs.REF_MEMORY
 
-    # ---------------------------------------------------------------- published here
-
     # ---------------------------------------------------------------- for the journal
 
     def attach_journal(self, journal: Journal) -> None:
         """Record in `journal` what becomes of messages for groups, from now on."""
         for part in (self.assignments, self.custody, self.catchup):
             part.attach_journal(journal)
-
-    def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
-        """Return group id, origin, numbers that the group got, and since when (s) it is known, of
-        all groups."""
-        return self.catchup.covered()
-
-    def taken(self) -> Iterator[Ref]:
-        """Return the messages of other brokers that were granted to members here."""
-        return self.custody.taken.refs()
-
-    def assigned(self) -> Container[Ref]:
-        """Return the messages of this broker that are assigned and not acknowledged yet."""
-        return self.assignments.ledger.refs
-
-    def restore_taken(self, ref: Ref, now: float) -> None:
-        """Note at `now` (s) that a message was granted to members here in an earlier incarnation
-        of this broker."""
-        self.custody.taken.add(ref, now)
 
     def restore(
         self, covered: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: set[Ref]
