@@ -190,9 +190,7 @@ def _counted() -> Iterator[Case]:
         rng = random.Random(5)
         node = Node(NodeConfig(discovery="off", topic_rates=counted), 0.0, 0.0, random.Random(1))
         sinks = [_Sink() for _ in range(11)]
-        clients = [
-            node.connection_registry.made("in", "127.0.0.1:1", "default", s, 0.0) for s in sinks
-        ]
+        clients = [node.connection_registry.made("127.0.0.1:1", "default", s, 0.0) for s in sinks]
         for number, client in enumerate(clients):
             _feed(node, client, packets.connect(f"c{number}", 4))
             for name in names[(number - 1) * 100 : number * 100] if number else ():
@@ -267,9 +265,9 @@ def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
         sinks = [_Sink(), _Sink()]
         conns = [
             nodes[0].connection_registry.made(
-                "out", "10.0.0.1:1883", "link", sinks[0], 0.0, Dial("10.0.0.1", 1883)
+                "10.0.0.1:1883", "link", sinks[0], 0.0, Dial("10.0.0.1", 1883)
             ),
-            nodes[1].connection_registry.made("in", "10.0.0.0:40000", "default", sinks[1], 0.0),
+            nodes[1].connection_registry.made("10.0.0.0:40000", "default", sinks[1], 0.0),
         ]
         while True:
             for node in nodes:
@@ -379,15 +377,13 @@ def _node_call(
         node.set_access(Access(rules=parse_rules("rules", _rules(rules), limits=node.limits)), 0.0)
     names = [f"load/{number:05d}" for number in range(topics)]
     sinks = [_Sink() for _ in range(subscribers + 1)]
-    clients = [
-        node.connection_registry.made("in", "127.0.0.1:1", "default", sink, 0.0) for sink in sinks
-    ]
+    clients = [node.connection_registry.made("127.0.0.1:1", "default", sink, 0.0) for sink in sinks]
     for number, client in enumerate(clients):
         _feed(node, client, packets.connect(f"c{number}", version))
         for name in names if number else ():
             _feed(node, client, packets.subscribe(name, qos, version))
     if wildcards:
-        other = node.connection_registry.made("in", "127.0.0.1:2", "default", _Sink(), 0.0)
+        other = node.connection_registry.made("127.0.0.1:2", "default", _Sink(), 0.0)
         _feed(node, other, packets.connect("other", version))
         for number in range(wildcards):
             _feed(

@@ -78,7 +78,7 @@ def write(folder: Path, retained: int, sessions: int) -> None:
         if number % 100 == 99:
             running.turn()
     for number in range(sessions):
-        conn = node.connection_registry.made("in", "peer", "tcp", Away(), 0.0)
+        conn = node.connection_registry.made("peer", "tcp", Away(), 0.0)
         conn.receive(encode_packet(Connect("MQTT", 4, False, 0, f"client-{number}"), 4), 0.0)
         conn.receive(
             encode_packet(Subscribe(1, [SubscriptionRequest(f"command/{number}", 1)]), 4), 0.0

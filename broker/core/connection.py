@@ -227,7 +227,6 @@ class Connection:
         "dropped",
         "ended",
         "gate",
-        "kind",
         "last_heard",
         "linger",
         "link",
@@ -249,17 +248,14 @@ class Connection:
     def __init__(
         self,
         node: ConnectionBroker,
-        kind: str,
         peer: str,
         listener: str,
         transport: Transport,
         now: float,
     ) -> None:
-        """`node`: its broker; `kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log
-        lines; `listener`: the name of the listener that accepted it; `transport`: takes what is
-        written; `now`: s."""
+        """`node`: its broker; `peer`: HOST:PORT for log lines; `listener`: the name of the listener
+        that accepted it; `transport`: takes what is written; `now`: s."""
         self.node = node
-        self.kind = kind
         self.peer = peer
         self.listener = listener
         self.transport = transport

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GONE_WORK = 5
 """steps for a connection that is gone."""
 
-Open = Callable[[str, str, str, "Transport", float], "Connection"]
+Open = Callable[[str, str, "Transport", float], "Connection"]
 """Makes a connection from the arguments of `ConnectionRegistry.made`."""
 
 
@@ -67,7 +67,6 @@ class ConnectionRegistry:
 
     def made(
         self,
-        kind: str,
         peer: str,
         listener: str,
         transport: Transport,
@@ -77,13 +76,13 @@ class ConnectionRegistry:
         """Take a new connection, and return what its bytes are to be fed to
         (`Connection.receive`).
 
-        `kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT; `listener`: its name;
-        `transport`: takes what is sent; `now`: s; `dial`: the effect that asked for it.
+        `peer`: HOST:PORT; `listener`: its name; `transport`: takes what is sent; `now`: s; `dial`:
+        the effect that asked for it.
         """
         broker = self._broker
         broker.now = now
         broker.counters.connections_accepted += 1
-        conn = self._open(kind, peer, listener, transport, now)
+        conn = self._open(peer, listener, transport, now)
         self.connections[conn] = None
         if dial is not None:
             broker.cluster.link_registry.dialled(conn, dial, now)
@@ -96,7 +95,7 @@ class ConnectionRegistry:
         """Return a connection in the place of that of a client that is away. `listener`: the name
         of the one over which it came last."""
         nowhere = Nowhere()
-        nowhere.conn = self._open("in", "-", listener, nowhere, self._broker.now)
+        nowhere.conn = self._open("-", listener, nowhere, self._broker.now)
         return nowhere.conn
 
     def handshake_over(self, handshake: ConnectHandshake) -> None:

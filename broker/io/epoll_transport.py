@@ -351,11 +351,8 @@ class EpollStream:
     def begin(self, now: float) -> None:
         """Tell the node of the connection; `now`: s."""
         self.poller.streams[self.number] = self
-        kind = "in" if self.dial is None else "out"
         node = self.poller.driver.node
-        self.conn = node.connection_registry.made(
-            kind, self.peer, self.listener, self, now, self.dial
-        )
+        self.conn = node.connection_registry.made(self.peer, self.listener, self, now, self.dial)
 
     def park(self) -> None:
         """Wait for a place. Nothing is read; if the peer closes, it leaves the queue."""

@@ -103,7 +103,7 @@ class HereTransport:
         """Whether this broker wants no more of the foreign one for now."""
         driver = leg.driver
         self.conn: Connection = driver.node.connection_registry.made(
-            "in", f"leg {name}", LEG_LISTENER, self, driver.time()
+            f"leg {name}", LEG_LISTENER, self, driver.time()
         )
 
     def leave(self) -> None:

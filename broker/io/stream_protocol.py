@@ -70,9 +70,8 @@ class StreamProtocol(asyncio.Protocol):
             return
         driver = self.driver
         peer, secure = describe(transport, self._proxied)
-        kind = "in" if self.dial is None else "out"
         self.conn = driver.node.connection_registry.made(
-            kind, peer, self.listener, self, driver.time(), self.dial
+            peer, self.listener, self, driver.time(), self.dial
         )
         self.conn.secure = secure
         driver.wake()

@@ -279,9 +279,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._cancel()
         driver = self.driver
         peer, secure = describe(self.transport, self._proxied)
-        self.conn = driver.node.connection_registry.made(
-            "in", peer, self.listener, self, driver.time()
-        )
+        self.conn = driver.node.connection_registry.made(peer, self.listener, self, driver.time())
         self.conn.secure = secure
         driver.wake()
 
@@ -466,9 +464,7 @@ class AdapterTransport:
     async def run(self, peer: str, secure: object) -> None:
         """Serve the connection until it ends; `peer`: HOST:PORT."""
         driver = self.driver
-        self.conn = driver.node.connection_registry.made(
-            "in", peer, self.listener, self, driver.time()
-        )
+        self.conn = driver.node.connection_registry.made(peer, self.listener, self, driver.time())
         self.conn.secure = secure
         driver.wake()
         self._tasks = [

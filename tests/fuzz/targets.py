@@ -97,7 +97,7 @@ class _Reader:
     def __init__(self) -> None:
         node: Any = SimpleNamespace(counters=Counters(), limits=DEFAULTS, dirty=[])
         here: Any = self
-        self.conn = Connection(node, "in", "peer:1", "tcp", here, 0.0)
+        self.conn = Connection(node, "peer:1", "tcp", here, 0.0)
         self.layer: Any = None
         self.came = bytearray()
         self.written = bytearray()

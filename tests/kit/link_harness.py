@@ -168,7 +168,7 @@ class Neighbour:
         self.capability = values.get("capability", 1.0)
         self.transport = FakeTransport()
         self.conn = world.node.connection_registry.made(
-            "in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now
+            f"10.0.0.{number}:40000", "tcp", self.transport, world.now
         )
         self.transport.conn = self.conn
         self.reader = PacketReader()

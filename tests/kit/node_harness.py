@@ -210,7 +210,7 @@ class FakeClient:
         self.version = version
         self.transport = FakeTransport()
         self.conn = world.node.connection_registry.made(
-            "in", f"peer:{len(world.peers)}", listener, self.transport, world.now
+            f"peer:{len(world.peers)}", listener, self.transport, world.now
         )
         self.transport.conn = self.conn
         self.decoder = Decoder(version)

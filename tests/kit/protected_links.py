@@ -42,9 +42,9 @@ class Wire:
         peers = (f"{host}:{port}", f"{one.node.config.host}:40000")
         self.conns: tuple[Connection, Connection] = (
             one.node.connection_registry.made(
-                "out", peers[0], "link", self.transports[0], one.now, Dial(host, port)
+                peers[0], "link", self.transports[0], one.now, Dial(host, port)
             ),
-            two.node.connection_registry.made("in", peers[1], "tcp", self.transports[1], two.now),
+            two.node.connection_registry.made(peers[1], "tcp", self.transports[1], two.now),
         )
         for transport, conn in zip(self.transports, self.conns, strict=True):
             transport.conn = conn

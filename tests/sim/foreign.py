@@ -111,7 +111,7 @@ class Wire:
         self._end, other = world.pair(host, foreign, self)
         # What the end of a stream tells a connection of a node, it tells this one.
         self._end.conn = cast(Connection, self)
-        world._made(foreign, other, "in", host.address[0], None)
+        world._made(foreign, other, host.address[0], None)
 
     # ---- of the protocol
 

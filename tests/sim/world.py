@@ -733,24 +733,22 @@ class World:
             self.after(self.latency(target, source), fail, "connection refused")
         elif source.node is node:
             one, two = self.pair(source, target)
-            self._made(target, two, "in", source.address[0], None)
+            self._made(target, two, source.address[0], None)
             self.after(self.latency(target, source), self._connected, source, node, one, dial)
 
     def _connected(self, source: Host, node: Node, end: End, dial: Dial) -> None:
         if source.node is node and end.state == "open":
-            self._made(source, end, "out", dial.host, dial)
+            self._made(source, end, dial.host, dial)
         elif source.node is node:
             source.do(lambda n: n.answer(dial, "connection reset", self.now), node)
         else:
             end.drop(reset=True)
 
-    def _made(self, host: Host, end: End, kind: str, peer: str, dial: Dial | None) -> None:
+    def _made(self, host: Host, end: End, peer: str, dial: Dial | None) -> None:
         port = dial.port if dial is not None else 40000 + int(end.key[:-1]) % 20000
 
         def made(node: Node) -> None:
-            end.conn = node.connection_registry.made(
-                kind, f"{peer}:{port}", "tcp", end, self.now, dial
-            )
+            end.conn = node.connection_registry.made(f"{peer}:{port}", "tcp", end, self.now, dial)
             self.after(0.0, end.read)
 
         host.do(made, host.running)
@@ -760,7 +758,7 @@ class World:
         if not host.alive:
             return None
         one, two = self.pair(None, host, far)
-        self._made(host, two, "in", "127.0.0.1", None)
+        self._made(host, two, "127.0.0.1", None)
         return one
 
     def multicast(self, source: Host, data: bytes) -> None:

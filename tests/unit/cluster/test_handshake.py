@@ -25,7 +25,7 @@ class Called:
         self.transport = FakeTransport()
         peer = f"10.0.0.{number}:1883"
         self.conn = world.node.connection_registry.made(
-            "out", peer, "link", self.transport, world.now, Dial(f"10.0.0.{number}", 1883)
+            peer, "link", self.transport, world.now, Dial(f"10.0.0.{number}", 1883)
         )
         self.transport.conn = self.conn
         world.peers.append(self)  # type: ignore[arg-type]

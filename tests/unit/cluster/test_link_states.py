@@ -178,7 +178,7 @@ def dialled(world: World) -> Link:
     """A link that the node has dialled."""
     transport = FakeTransport()
     conn = world.node.connection_registry.made(
-        "out", "10.0.0.9:1883", "link", transport, world.now, Dial("10.0.0.9", 1883)
+        "10.0.0.9:1883", "link", transport, world.now, Dial("10.0.0.9", 1883)
     )
     transport.conn = conn
     return next(link for link in world.node.cluster.link_registry.handshakes if link.conn is conn)

@@ -131,7 +131,6 @@ class Recorder:
         self.effects: list[Any] = []
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []
-        self.kinds: list[str] = []
         self.flushes = 0
         self.on_receive: Callable[[Conn, bytes], None] = lambda conn, data: None
         self.on_writable: Callable[[Conn], None] = lambda conn: None
@@ -152,7 +151,6 @@ class Recorder:
 
     def made(
         self,
-        kind: str,
         peer: str,
         listener: str,
         transport: EpollStream,
@@ -161,7 +159,6 @@ class Recorder:
     ) -> Conn:
         assert not self._busy
         self.conns.append(Conn(self, transport))
-        self.kinds.append(kind)
         return self.conns[-1]
 
     def connection_lost(self, conn: Conn, reason: str, now: float) -> None:
@@ -1042,7 +1039,7 @@ def test_a_dial_that_succeeds_makes_a_link_until_the_stop(runner: asyncio.Runner
             host, port = server.getsockname()
             await dialling.dial(Dial(host, port), driver)
             (conn,) = node.connections
-            assert (conn.kind, conn.peer, conn.listener) == ("out", f"{host}:{port}", "link")
+            assert (conn.peer, conn.listener) == (f"{host}:{port}", "link")
             driver.stop()
             await dialling.dial(Dial(host, port), driver)
             server.accept()[0].close()
