@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from mqttree.broker.base.record import Record
-from mqttree.stp.bpdu import ChangeNumber, Role
+from mqttree.stp.bpdu import ChangeNumber
 from mqttree.stp.priority_vector import RootVector
 
 
@@ -14,13 +14,6 @@ class RootChanged(Record):
     """This broker follows another root now (possibly itself)."""
 
     root: RootVector
-
-
-class RoleChanged(Record):
-    """The role of a port changed."""
-
-    peer: bytes
-    role: Role
 
 
 class ForwardingChanged(Record):
@@ -38,7 +31,7 @@ class TopologyChange(Record):
     origin: bytes
 
 
-Change = RootChanged | RoleChanged | ForwardingChanged | TopologyChange
+Change = RootChanged | ForwardingChanged | TopologyChange
 
 
 class ChangeLog:

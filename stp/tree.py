@@ -27,7 +27,6 @@ from mqttree.stp.changes import (
     Change,
     ChangeLog,
     ForwardingChanged,
-    RoleChanged,
     RootChanged,
     TopologyChange,
 )
@@ -546,7 +545,6 @@ class Tree:
         role = self._role_of(port, now)
         if role is not port.role:
             port.role = role
-            self._changes_out.append(RoleChanged(port.peer.id, role))
             self._out.announce(port)
         forwarding = port.may_forward(role)
         if forwarding != port.forwarding:

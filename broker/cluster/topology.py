@@ -167,8 +167,6 @@ class Topology:
                 self._node.log(level, text)
             case discovery.StateChanged(state):
                 self._node.log("debug", f"federation state: {state}")
-            case _:
-                pass
 
     def _close_surplus(self, broker_id: bytes, now: float) -> None:
         """Close a link that is one too many, if neither end needs it in the tree; the other broker
@@ -211,8 +209,6 @@ class Topology:
                     self._events.dispatch(LinkForwards(link, change.forwarding, now))
             case TopologyChange():
                 self._events.dispatch(TopologyChanged(change, now))
-            case _:
-                pass
 
     def route_changed(self, event: RouteChanged) -> None:
         """Note that a broker can be reached over the tree, or cannot any more."""
