@@ -7,7 +7,7 @@ session a topic can match, and what it costs to find them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from mqttree.broker.base import costs
 from mqttree.routing.topic_filter import SHARE_PREFIX, is_wildcard, split_shared
@@ -38,11 +38,9 @@ class WildcardForms:
 
     __slots__ = ("_count", "_levels")
 
-    def __init__(self, filters: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self._count: dict[str, int] = {}
         self._levels: dict[str, list[str]] = {}  # of each form that is not of a group
-        for topic_filter in filters:
-            self.add_filter(topic_filter)
 
     def __len__(self) -> int:
         return len(self._count)
