@@ -16,8 +16,10 @@ A session is claimed once it is lent, or has ended: its broker hears of that whe
 from __future__ import annotations
 
 import struct
+from binascii import a2b_base64
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import subtract
@@ -165,8 +167,8 @@ class Succession:
         self._settled_at = 0.0
         # Images whose messages are being taken, by owner.
         self._taking: dict[bytes, Successor] = {}
-        # Owners that have died, with their incarnations of which all messages are here.
-        self._succeeded: dict[bytes, set[int]] = {}
+        # Owners that have died -> origins of theirs of which all messages are here.
+        self._succeeded: dict[bytes, dict[bytes, None]] = {}
         self.fences = Fences(node, cluster, images, self._taking.__contains__, drop)
         """What the owners have to hear."""
         self._lives = cluster.posted_sessions.lives
@@ -418,9 +420,11 @@ class Succession:
         successor.taken = taken
         assignments = self._cluster.assignments
         for key, first, last, record in successor.messages.logged():
-            if first == last and split_key(key)[0] == owner:
-                with suppress(WireError):
-                    assignments.restore_entry(successor.entry(record), closed)
+            if first < last or split_key(key)[0] != owner:
+                yield 1
+                continue
+            with suppress(WireError):
+                assignments.restore_entry(successor.entry(record), closed)
             yield ENTRY_STEPS
         assignments.succeed(owner, closed)
 
@@ -436,21 +440,23 @@ class Succession:
         for asked in successor.asked.values():
             self.requested(asked, node.now)
         for key, first, last, record in successor.messages.logged():
-            kept, new = resync.forwarder.missing(key, first, last)
-            if new and split_key(key)[0] == owner:
-                self._take(successor, record)
-                taken[key] = None
-                yield ENTRY_STEPS + MESSAGE_STEPS * (last - first + 1)
-                continue
-            if kept and split_key(key)[0] == owner:
-                unwanted.append(record)
-            yield 1
-        if image.crashed and not self._lives(owner):
-            boots = {boot} | {split_key(key)[1] for key in taken}
-            self._succeeded[owner] = boots
-            taken |= dict.fromkeys(origin_key(owner, each) for each in boots)
+            steps = 1
+            if split_key(key)[0] == owner:
+                kept, new = resync.forwarder.missing(key, first, last)
+                if new:
+                    self._take(successor, record)
+                    taken[key] = None
+                    steps = ENTRY_STEPS + MESSAGE_STEPS * (last - first + 1)
+                elif kept:
+                    unwanted.append(record)
+            yield steps
+        died = image.crashed and not self._lives(owner)
+        if died:
+            taken[origin_key(owner, boot)] = None
         resync.succeeded(taken, node.now)
-        self._post_succeeded()
+        if died:
+            self._succeeded[owner] = taken
+            self._post_succeeded()
         self._taking.pop(owner, None)
         self._in_steps(owner, successor, self._taking_shares(successor, owner))
         if unwanted:
@@ -463,12 +469,11 @@ class Succession:
 
     def _post_succeeded(self) -> None:
         """Tell others of which brokers all messages are here: they wait for no others."""
-        found = (
-            owner + boot.to_bytes(4, "big")
-            for owner, boots in self._succeeded.items()
-            for boot in sorted(boots)
-        )
-        self._cluster.directory.post(SUCCEEDED, b"".join(found))
+        directory = self._cluster.directory
+        if self._succeeded:
+            directory.post(SUCCEEDED, b"".join(map(a2b_base64, chain(*self._succeeded.values()))))
+        else:
+            directory.withdraw(SUCCEEDED)
 
     def _keeping(self, successor: Successor, unwanted: list[EntryRecord]) -> Iterator[int]:
         for record in unwanted:

@@ -21,6 +21,7 @@ takes the same path, or a BREAK precedes it.
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,7 @@ class GapRecovery:
         self._link_timeout = config.link_timeout
         self._is_member = is_member
         self._paths = TreePaths(directory)
-        # Standby -> id and boot number of origins that it has succeeded -> when it said so (s).
+        # Standby -> origins that it has succeeded -> when it said so (s).
         self._succeeded: dict[bytes, dict[bytes, float]] = {}
         self.feeds = OriginFeeds(node, origins.vector, orphans)
         self.release = PacedRelease(node, origins, self.feeds, flow_control, self, above, report)
@@ -159,8 +160,9 @@ class GapRecovery:
         """Note of which origins a broker has all messages (`value`), as their standby."""
         before = self._succeeded.pop(standby, {})
         names = [value[at : at + 12] for at in range(0, len(value) - 11, 12)]
-        if names:
-            self._succeeded[standby] = {name: before.get(name, self.node.now) for name in names}
+        keys = [b2a_base64(name, newline=False) for name in names]
+        if keys:
+            self._succeeded[standby] = {key: before.get(key, self.node.now) for key in keys}
         for name in names:
             self._arm_all(name[:8])
 
@@ -415,8 +417,7 @@ class GapRecovery:
     def _longest(self, feed: OrderedFeed) -> float:
         if self._orphans.reachable(feed):
             return PATIENCE_S
-        name = feed.broker_id + feed.boot.to_bytes(4, "big")
-        said = [found[name] for found in self._succeeded.values() if name in found]
+        said = [found[feed.key] for found in self._succeeded.values() if feed.key in found]
         if said:
             return max(0.0, min(said) - feed.since) + SUCCEEDED_S
         listing = self._directory.database.listings.get(feed.broker_id)
