@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from mqttree.placement.broker_table import BrokerTable
 from mqttree.placement.case import Case, Move, Plan, Unit, View
-from mqttree.placement.clients import GAMMA
+from mqttree.placement.greedy import GAMMA
 from mqttree.placement.pending_load import Pending, PendingLoad
 from mqttree.placement.question import Answer, PlacedSession, Question, TooMuchError
 

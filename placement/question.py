@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from mqttree.placement.clients import SESSIONS
+SESSIONS: Final = 4
+"""connections of a client at most, if it does not say."""
 
 MAX_FILTERS: Final = 1000
 """filters and topics of one question."""

@@ -26,9 +26,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mqttree.placement.clients import GAMMA, SESSIONS, Clients, Rows
-from mqttree.placement.greedy import greedy
-from mqttree.placement.state import Placement, Topic
+from mqttree.bench.model.clients import Clients, Rows
+from mqttree.bench.model.greedy import greedy
+from mqttree.bench.model.state import Placement, Topic
+from mqttree.placement.greedy import GAMMA
+from mqttree.placement.question import SESSIONS
 
 FIRST: Final = 5_000
 """Clients that are placed one by one before there are blocks: their choices weigh most, as all that

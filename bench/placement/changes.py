@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from mqttree.bench.model.clients import Clients
+from mqttree.bench.model.strategies import STRATEGIES, publisher_slot
 from mqttree.bench.placement.rebalancing import apply, plan
 from mqttree.bench.workloads import simulator
 from mqttree.bench.workloads.workload import Workload
-from mqttree.placement.clients import Clients
-from mqttree.placement.strategies import STRATEGIES, publisher_slot
 
 FAILED = "3"
 """The broker that fails."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mqttree.bench import checked
+from mqttree.bench.model import traffic
+from mqttree.bench.model.state import MAX_BROKERS
 from mqttree.bench.placement import (
     averages,
     controller_speed,
@@ -25,8 +27,6 @@ from mqttree.bench.placement import (
 from mqttree.bench.placement.grid import Case
 from mqttree.bench.workloads import named, simulator, workload, workload_file
 from mqttree.broker.cli.command_line import Parser
-from mqttree.placement import traffic
-from mqttree.placement.state import MAX_BROKERS
 
 MAX_BYTES = 1 << 30
 MAX_DRAWN = 1_000_000

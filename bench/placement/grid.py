@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from mqttree.bench.model import traffic
+from mqttree.bench.model.state import Placement
+from mqttree.bench.model.strategies import STRATEGIES
 from mqttree.bench.placement import changes
 from mqttree.bench.workloads import simulator, workload
 from mqttree.bench.workloads.workload import Workload
-from mqttree.placement import traffic
 from mqttree.placement.figures import Figures, overhead
 from mqttree.placement.greedy import fair_slots
-from mqttree.placement.state import Placement
-from mqttree.placement.strategies import STRATEGIES
 
 VARIANT_A = (1, 30, 900, 5000)
 """Nodes of the levels of the topic tree of figures 19 to 21: the paper's fan-out of 30 would have

@@ -13,8 +13,9 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mqttree.placement.clients import SESSIONS, Clients
-from mqttree.placement.state import Placement, Topic, bits
+from mqttree.bench.model.clients import Clients
+from mqttree.bench.model.state import Placement, Topic, bits
+from mqttree.placement.question import SESSIONS
 
 LOOKED_AT = 8
 """Pairs of a topic and a broker that are looked at, for each move that may be made."""

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from mqttree.bench.model.clients import Clients
+from mqttree.bench.model.state import Placement
 from mqttree.bench.workloads.workload import popular_topics
-from mqttree.placement.clients import Clients
-from mqttree.placement.state import Placement
 
 BLOCK = 10_000
 """clients that are drawn before they are placed."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from mqttree.bench.model.clients import Clients, Session
+from mqttree.bench.model.optimum import optimum
+from mqttree.bench.model.state import Placement
+from mqttree.bench.model.strategies import STRATEGIES, Strategy, publisher_slot, random_attach
+from mqttree.bench.model.traffic import TREES, tree_parents
 from mqttree.bench.workloads.tree_network import TreeNetwork, by_hops
 from mqttree.bench.workloads.workload import Workload
-from mqttree.placement.clients import Clients, Session
 from mqttree.placement.figures import Figures
-from mqttree.placement.optimum import optimum
-from mqttree.placement.state import Placement
-from mqttree.placement.strategies import STRATEGIES, Strategy, publisher_slot, random_attach
-from mqttree.placement.traffic import TREES, tree_parents
 
 NAMES = ("random", *STRATEGIES)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mqttree.bench.model.greedy import Assignment
+from mqttree.bench.model.optimum import assign
+from mqttree.bench.model.state import Placement, Topic, bits
+from mqttree.bench.model.strategies import Strategy
 from mqttree.placement.figures import Figures
-from mqttree.placement.greedy import Assignment
-from mqttree.placement.optimum import assign
-from mqttree.placement.state import Placement, Topic, bits
-from mqttree.placement.strategies import Strategy
 
 
 class TreeNetwork:

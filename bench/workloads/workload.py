@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mqttree.placement.clients import GAMMA, SESSIONS
-from mqttree.placement.traffic import popularity
+from mqttree.bench.model.traffic import popularity
+from mqttree.placement.greedy import GAMMA
+from mqttree.placement.question import SESSIONS
 
 
 @dataclass

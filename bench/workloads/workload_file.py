@@ -9,9 +9,10 @@ import math
 import re
 from typing import Any
 
+from mqttree.bench.model.state import MAX_BROKERS
 from mqttree.bench.workloads.workload import Workload
-from mqttree.placement.clients import GAMMA, SESSIONS
-from mqttree.placement.state import MAX_BROKERS
+from mqttree.placement.greedy import GAMMA
+from mqttree.placement.question import SESSIONS
 
 MAX_TOPICS = 10_000_000
 MAX_RATE = 1e15

@@ -26,6 +26,7 @@ PACKAGES = (
     "mqttree.broker.core",
     "mqttree.broker.cluster",
     "mqttree.broker.persistence",
+    "mqttree.bench.model",
 )
 """What is compiled, with all packages below these."""
 MODULES = (

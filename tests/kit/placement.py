@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mqttree.bench.model.state import Placement
 from mqttree.placement.figures import Figures
-from mqttree.placement.state import Placement
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "placement"
 

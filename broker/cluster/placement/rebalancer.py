@@ -16,8 +16,8 @@ from mqttree.broker.cluster.placement.placement_messages import (
     STATUS,
     encode_redirect,
 )
-from mqttree.placement.clients import GAMMA
 from mqttree.placement.controller import WORTH_RATE
+from mqttree.placement.greedy import GAMMA
 from mqttree.placement.redirection import Advice, Candidate, Overload, pays
 
 if TYPE_CHECKING:

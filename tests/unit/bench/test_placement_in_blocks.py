@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import mqttree.bench.placement as package
 from mqttree.bench.cli import main
+from mqttree.bench.model.clients import Clients, Rows
+from mqttree.bench.model.state import Placement
 from mqttree.bench.placement import blocks
 from mqttree.bench.placement.blocks import Numbering, Placed, Wanted
 from mqttree.bench.workloads import simulator, workload, workload_file
 from mqttree.bench.workloads.workload import Workload
-from mqttree.placement.clients import Clients, Rows
-from mqttree.placement.state import Placement
 from tests.kit.effort import examples
 from tests.kit.placement import DATA, check, load
 

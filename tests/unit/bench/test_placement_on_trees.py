@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.bench.cli import main
+from mqttree.bench.model import traffic
+from mqttree.bench.model.state import Placement
 from mqttree.bench.placement import grid
 from mqttree.bench.workloads import simulator, workload
 from mqttree.bench.workloads.tree_network import TreeNetwork, by_hops
-from mqttree.placement import traffic
 from mqttree.placement.figures import Figures
-from mqttree.placement.state import Placement
 from tests.kit.placement import DATA, published
 
 SEEDS = (1, 2, 3, 4)

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqttree.bench.model.greedy import greedy_items, item_costs
+from mqttree.bench.model.state import Placement
 from mqttree.placement.broker_table import SPARE, BrokerLoad, BrokerTable
 from mqttree.placement.case import NOWHERE, Case, Plan, Unit
 from mqttree.placement.controller import Controller
-from mqttree.placement.greedy import greedy_items, item_costs
 from mqttree.placement.pending_load import PendingLoad
 from mqttree.placement.question import Question
-from mqttree.placement.state import Placement
 
 IDS = tuple(f"b{n}" for n in range(5))
 """The last one cannot be reached."""

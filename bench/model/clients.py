@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 
-from mqttree.placement.greedy import Assignment, choose, greedy
-from mqttree.placement.state import Placement, Topic
-from mqttree.placement.strategies import Strategy, load
-
-GAMMA = 1.1
-"""How many times its due a broker may have of what goes out to subscribers."""
-
-SESSIONS = 4
-"""Connections of a client at most."""
+from mqttree.bench.model.greedy import Assignment, choose, greedy
+from mqttree.bench.model.state import Placement, Topic
+from mqttree.bench.model.strategies import Strategy, load
+from mqttree.placement.greedy import GAMMA
+from mqttree.placement.question import SESSIONS
 
 Session = tuple[str, tuple[str, ...]]
 """A broker, and a client's topics there."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from mqttree.placement.greedy import Assignment, greedy, open_slots
-from mqttree.placement.optimum import optimum
-from mqttree.placement.state import Placement, Topic
+from mqttree.bench.model.greedy import Assignment, greedy
+from mqttree.bench.model.optimum import optimum
+from mqttree.bench.model.state import Placement, Topic
+from mqttree.placement.greedy import open_slots
 
 Strategy = Callable[[Placement, Sequence[Topic], int, float, int], Assignment]
 """(what is there, the client's topics, connections at most, gamma, mask of slots that are not

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.placement import traffic
+from mqttree.bench.model import traffic
 from mqttree.placement.figures import jain, overhead
 from tests.kit.placement import load
 

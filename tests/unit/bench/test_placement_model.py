@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mqttree.bench.model.clients import Clients
+from mqttree.bench.model.greedy import greedy, greedy_items
+from mqttree.bench.model.optimum import cheapest_set
+from mqttree.bench.model.state import Placement, bits
+from mqttree.bench.model.strategies import STRATEGIES, publisher_slot
 from mqttree.bench.placement.rebalancing import apply, plan
-from mqttree.placement.clients import Clients
-from mqttree.placement.greedy import greedy, greedy_items
-from mqttree.placement.optimum import cheapest_set
-from mqttree.placement.state import Placement, bits
-from mqttree.placement.strategies import STRATEGIES, publisher_slot
 from tests.kit.effort import examples
 from tests.kit.placement import KEYS, check, load, placed, published, row
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqttree.placement.greedy import Assignment, Item, fair_slots, item_costs
-from mqttree.placement.state import Placement, Topic
+from mqttree.bench.model.greedy import Assignment, Item, item_costs
+from mqttree.bench.model.state import Placement, Topic
+from mqttree.placement.greedy import fair_slots
 
 MAX_SETS = 200_000
 """More are not looked at."""
