@@ -13,7 +13,6 @@ COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY stp stp
 COPY discovery discovery
 COPY routing routing
-COPY federator federator
 COPY placement placement
 COPY broker broker
 COPY mqttree mqttree

@@ -46,7 +46,7 @@ DATA = frozenset(("publish", ROUTED))
 """Kinds of packets that are data; all others are signalling."""
 _ROUTING_HEAD = 20
 """bytes before the payload in a routed publication: origin, number, sender, length of the payload
-(`mqttree.federator.codec`)."""
+(`mqttree.bench.federator.codec`)."""
 
 
 class Seen(NamedTuple):

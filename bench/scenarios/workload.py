@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mqttree.bench.federator.topics import Kind
 from mqttree.bench.lab.topology import Topology
 from mqttree.bench.scenarios.scenario import Cell, Parameters, client_site
 from mqttree.bench.workloads import simulator
 from mqttree.bench.workloads.named import named
 from mqttree.bench.workloads.simulator import Placed
-from mqttree.federator.topics import Kind
 
 PREFIX = "topic-tree"
 

@@ -12,7 +12,7 @@ What it may know: everything. Nothing imports it but the entry points.
   and links, `top` redraws a federation, `doctor` says why brokers do not see each other
   (`doctor_checks` judges, `link_probe` begins a link), `completion` is for shells. They ask by
   `admin_client` and print by `table`.
-* `gateway` is `mqttree federate`, a broker with legs; `federate` the same for other protocols.
+* `gateway` is `mqttree federate`, a broker with legs.
 
 Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in
 one line; 130 interrupted.

@@ -61,9 +61,7 @@ def _main(words: list[str]) -> int:
 
         return live.main(words[1:])
     if words and words[0] == "federate" and _asks_for_protocol(words):
-        from mqttree.broker.cli import federate
-
-        return federate.main(words[1:])
+        return int(_above("mqttree.bench.federator.command").main(words[1:]))
     if words and words[0] == "bench":
         bench = _bench()
         return 2 if bench is None else int(bench.main(words[1:]) or 0)
@@ -126,15 +124,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _bench() -> Any:
-    """Return the module of `mqttree bench`, None if a package is missing that it needs. It stands
-    above this floor, so it is imported by its name."""
-    import importlib
-
+    """Return the module of `mqttree bench`, None if a package is missing that it needs."""
     try:
-        return importlib.import_module("mqttree.bench.cli")
+        return _above("mqttree.bench.cli")
     except ImportError as error:
         complain(f"bench: {error.name} is missing; pip install 'mqttree[bench]'")
         return None
+
+
+def _above(name: str) -> Any:
+    """Return a module of a floor above this one, so that it is imported by its `name`."""
+    import importlib
+
+    return importlib.import_module(name)
 
 
 def _operate(arguments: argparse.Namespace) -> int:

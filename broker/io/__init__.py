@@ -22,8 +22,6 @@ knows it: the node asks for effects (`core.effects`) and is given bytes, answers
 * `legs` runs all legs: `leg_driver` one of them, with `leg_connections`, `leg_retained` (retained
   messages of this broker), `leg_report` (its state), `leg_turns` (which gateway of a name is
   active), `leg_watch` (what nothing reports) and `leg_forget` (ends its session).
-  `federator_driver` runs a federator.
-* `client_connection` is a client of a foreign broker, by paho, that connects again.
 * `service_manager` talks to systemd, `freed_memory` tunes the allocator, `websocket_frames` finds
   frames in bytes.
 """

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
-from mqttree.federator.federator import Federator, Log, Publish
-from mqttree.federator.mesh import Mesh
-from mqttree.federator.settings import Settings
-from mqttree.federator.topics import Kind, parse
+from mqttree.bench.federator.federator import Federator, Log, Publish
+from mqttree.bench.federator.mesh import Mesh
+from mqttree.bench.federator.settings import Settings
+from mqttree.bench.federator.topics import Kind, parse
 
 TOPIC = "t"
 Link = tuple[int, int]

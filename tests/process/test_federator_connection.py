@@ -11,8 +11,8 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 
+from mqttree.bench.federator.client_connection import MAX_WAITING, ClientConnection, ClientOptions
 from mqttree.broker.config.broker_url import read_url
-from mqttree.broker.io.client_connection import MAX_WAITING, ClientConnection, ClientOptions
 from mqttree.broker.wire import (
     V5,
     Connack,

@@ -16,7 +16,7 @@ from tests.kit.source import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery", "federator", "placement")
+PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery", "placement")
 
 # Only these wait, open sockets, read clocks or make up randomness; everything else is handed what
 # it needs. The measuring tools are drivers altogether.

@@ -21,7 +21,7 @@ from tests.kit.source import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("broker", "stp", "discovery", "routing", "federator", "placement", "mqttree", "bench")
+PACKAGES = ("broker", "stp", "discovery", "routing", "placement", "mqttree", "bench")
 
 FEW = 2
 """So many parameters explain themselves by name and type."""

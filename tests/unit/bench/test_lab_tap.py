@@ -9,15 +9,15 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mqttree.bench.federator.codec import encode
+from mqttree.bench.federator.messages import CoreAnnouncement, Data, Membership, PublicationId
+from mqttree.bench.federator.settings import Codec
 from mqttree.bench.lab.federator_traffic import FederatorTraffic
 from mqttree.bench.lab.network import Meter
 from mqttree.bench.lab.tap import MAX_HELD, Seen, Stream, Talk, Tap
 from mqttree.bench.load import packets
 from mqttree.broker.cluster.link.message_batch import encode_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.federator.codec import encode
-from mqttree.federator.messages import CoreAnnouncement, Data, Membership, PublicationId
-from mqttree.federator.settings import Codec
 
 HOSTS = (b"\x0a\x4d\x00\x01", b"\x0a\x4d\x00\x02")
 PORTS = (40_000, 1883)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.federator.codec import encode
-from mqttree.federator.federator import IDLE_INTERVALS, MAX_TOPICS, Federator, Log, Publish
-from mqttree.federator.messages import CoreAnnouncement, Data, Membership, PublicationId
-from mqttree.federator.settings import MAX_LOG, Codec, NonMember, Settings
-from mqttree.federator.topics import FILTERS, Kind
+from mqttree.bench.federator.codec import encode
+from mqttree.bench.federator.federator import IDLE_INTERVALS, MAX_TOPICS, Federator, Log, Publish
+from mqttree.bench.federator.messages import CoreAnnouncement, Data, Membership, PublicationId
+from mqttree.bench.federator.settings import MAX_LOG, Codec, NonMember, Settings
+from mqttree.bench.federator.topics import FILTERS, Kind
 
 CORE_ANN, MEMB_ANN, ROUTING = (
     kind.topic("t") for kind in (Kind.CORE_ANN, Kind.MEMB_ANN, Kind.ROUTING)

@@ -6,11 +6,11 @@ import heapq
 import math
 from typing import NamedTuple, TypeAlias
 
-from mqttree.federator import codec
-from mqttree.federator.mesh import Counts, Deliver, Mesh
-from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message
-from mqttree.federator.settings import MAX_LOG, Settings
-from mqttree.federator.topics import Kind, MessageError, parse
+from mqttree.bench.federator import codec
+from mqttree.bench.federator.mesh import Counts, Deliver, Mesh
+from mqttree.bench.federator.messages import CoreAnnouncement, Data, Membership, Message
+from mqttree.bench.federator.settings import MAX_LOG, Settings
+from mqttree.bench.federator.topics import Kind, MessageError, parse
 
 MAX_TOPICS = 4_096
 """topics with a mesh. Anyone who may publish can begin one, so further ones are refused: with names

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.federator.mesh_states import State
-from mqttree.federator.settings import NonMember
-from mqttree.federator.topics import Kind
+from mqttree.bench.federator.mesh_states import State
+from mqttree.bench.federator.settings import NonMember
+from mqttree.bench.federator.topics import Kind
 from tests.kit.federator_harness import TOPIC, Link, World, grid
 
 PUBLIC_CODE = {"nonmember": NonMember.ALL, "relays_nearer": True, "doubles_distance": True}

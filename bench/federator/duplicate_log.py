@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqttree.federator.messages import PublicationId
+from mqttree.bench.federator.messages import PublicationId
 
 
 class DuplicateLog:

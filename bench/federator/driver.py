@@ -8,11 +8,11 @@ import math
 import ssl
 from collections.abc import Mapping
 
+from mqttree.bench.federator.client_connection import ClientConnection, ClientOptions
+from mqttree.bench.federator.federator import Federator, Log
+from mqttree.bench.federator.topics import FILTERS
 from mqttree.broker.base.log_format import log_line
 from mqttree.broker.config.broker_url import BrokerUrl
-from mqttree.broker.io.client_connection import ClientConnection, ClientOptions
-from mqttree.federator.federator import Federator, Log
-from mqttree.federator.topics import FILTERS
 
 
 class FederatorDriver:

@@ -19,9 +19,15 @@ import json
 import struct
 from typing import Any
 
-from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
-from mqttree.federator.settings import MAX_ID, Codec
-from mqttree.federator.topics import MessageError
+from mqttree.bench.federator.messages import (
+    CoreAnnouncement,
+    Data,
+    Membership,
+    Message,
+    PublicationId,
+)
+from mqttree.bench.federator.settings import MAX_ID, Codec
+from mqttree.bench.federator.topics import MessageError
 
 MAX_DISTANCE = 65_535
 """The greatest distance that is believed. What comes from farther is made up, and has no room for

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from mqttree.bench.federator.mesh_states import TRANSITIONS, Action, Input, State, step
 from mqttree.broker.base.state_table import ImpossibleInputError
-from mqttree.federator.mesh_states import TRANSITIONS, Action, Input, State, step
 from tests.kit.state_tables import check_table
 
 OF_A_FOLLOWER = {Input.CORE_SILENT, Input.NEWER, Input.NEARER, Input.ANOTHER_PARENT}

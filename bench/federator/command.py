@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqttree.bench.federator.federator import Federator
+from mqttree.bench.federator.settings import Codec, NonMember, Settings
 from mqttree.broker.base import log_format
 from mqttree.broker.base.log_format import log_line
 from mqttree.broker.cli.command_line import Parser, complain
@@ -18,11 +20,9 @@ from mqttree.broker.config.broker_url import BrokerUrl, read_url
 from mqttree.broker.config.options import LEVELS
 from mqttree.broker.config.secret_file import read_secret
 from mqttree.broker.io.tls import client_context, describe_error
-from mqttree.federator.federator import Federator
-from mqttree.federator.settings import Codec, NonMember, Settings
 
 if TYPE_CHECKING:
-    from mqttree.broker.io.federator_driver import FederatorDriver
+    from mqttree.bench.federator.driver import FederatorDriver
 
 
 def main(words: Sequence[str]) -> int:
@@ -63,7 +63,7 @@ async def _serve(driver: FederatorDriver) -> None:
 def _driver(arguments: argparse.Namespace) -> FederatorDriver:
     """Make a federator and its driver of the command line. Raises ValueError,
     OSError, and ImportError without the client's package."""
-    from mqttree.broker.io.federator_driver import FederatorDriver
+    from mqttree.bench.federator.driver import FederatorDriver
 
     urls = {arguments.id: _url("--broker", arguments.broker)}
     for text in arguments.neighbour:

@@ -7,10 +7,16 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from mqttree.federator.duplicate_log import DuplicateLog
-from mqttree.federator.mesh_states import Action, Input, State, step
-from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
-from mqttree.federator.settings import MAX_ID, NonMember, Settings
+from mqttree.bench.federator.duplicate_log import DuplicateLog
+from mqttree.bench.federator.mesh_states import Action, Input, State, step
+from mqttree.bench.federator.messages import (
+    CoreAnnouncement,
+    Data,
+    Membership,
+    Message,
+    PublicationId,
+)
+from mqttree.bench.federator.settings import MAX_ID, NonMember, Settings
 
 LIFETIME = 3
 """intervals without a sign of life until a core, a child or interest is gone."""

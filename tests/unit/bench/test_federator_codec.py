@@ -9,16 +9,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqttree.federator.codec import (
+from mqttree.bench.federator.codec import (
     MAX_DISTANCE,
     decode_announcement,
     decode_data,
     decode_membership,
     encode,
 )
-from mqttree.federator.messages import CoreAnnouncement, Data, Membership, Message, PublicationId
-from mqttree.federator.settings import Codec
-from mqttree.federator.topics import FILTERS, MAX_TOPIC, Kind, MessageError, parse
+from mqttree.bench.federator.messages import (
+    CoreAnnouncement,
+    Data,
+    Membership,
+    Message,
+    PublicationId,
+)
+from mqttree.bench.federator.settings import Codec
+from mqttree.bench.federator.topics import FILTERS, MAX_TOPIC, Kind, MessageError, parse
 
 Reader = Callable[[bytes, Codec], Message]
 READERS: dict[type[Message], Reader] = {

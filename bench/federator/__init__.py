@@ -1,5 +1,7 @@
 """The federator of Spohn's paper: what stands beside an unmodified broker and makes one federation
-of it and its neighbours, topic by topic. Pure.
+of it and its neighbours, topic by topic. Pure, but for `driver` and `client_connection` (a client
+of a broker, by paho, that connects again), which `command`, `mqttree federate --protocol spohn`,
+starts.
 
 What it may know: ids of brokers, MQTT topics and payloads, the clock that it is given; nothing of
 connections, sessions or packets, and nothing of the rest of this project's federation. In: what its
@@ -15,5 +17,5 @@ publications to make, at its own broker or at a neighbour's.
   are children. A publication goes along the mesh, and each broker takes it once.
 
 The protocol is the paper's, with its losses: a restart, a lost core and a log that is too short
-cost publications. `tests/unit/federator/test_federator_grid.py` shows how many.
+cost publications. `tests/unit/bench/test_federator_grid.py` shows how many.
 """
