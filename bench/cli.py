@@ -45,14 +45,6 @@ TOOLS = {
 }
 """Commands with a parser of their own: name -> (module with `main(argv)`, what it is for)."""
 
-GONE = {
-    "--mode": "use --rate R for a load by the clock",
-    "--payload": "use --least N --most N",
-    "--pattern": "each subscriber gets its own topics of all publishers",
-    "--connections": "use mqttree bench run emq-connections",
-}
-"""Options that `load` had, and what to use instead."""
-
 SHORT_FORMS = ("live", "tables")
 """Tools that are a command of their module."""
 
@@ -106,16 +98,10 @@ def _terminate_as_interrupt() -> Callable[[], None]:
 def _work(words: list[str]) -> Callable[[], int]:
     """Return what the command line asks for. Raises SystemExit if it asks for nothing that there
     is, or for help, ValueError, in one line, if what the report needs is not installed."""
-    if words[:1] in (["spark"], ["spark-scale"]):
-        raise ValueError(f"{words[0]}: use mqttree bench tables or mqttree bench live")
     if words and words[0] in TOOLS:
         # A short form of one of a tool's commands.
         rest = words if words[0] in SHORT_FORMS else words[1:]
         return partial(_tool, TOOLS[words[0]][0], rest)
-    if words[:1] == ["load"]:
-        for option in words:
-            if (instead := GONE.get(option.partition("=")[0])) is not None:
-                raise ValueError(f"{option}: {instead}")
     arguments = _parser(words[:1] == ["report"]).parse_args(words)
     handler: Callable[[argparse.Namespace], int] = arguments.handler
     return partial(handler, arguments)

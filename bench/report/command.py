@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--note", default="", metavar="TEXT", help="what readers have to know of the circumstances"
     )
-    parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--master", metavar="URL", help="a Spark cluster (local[*])")
     parser.add_argument(
         "--fresh",
@@ -47,8 +46,6 @@ def main(arguments: argparse.Namespace) -> int:
     """Write the page, after the tables if those are missing or old. Returns 0: written, 1: Spark
     failed, 2: no Java. Raises ReportError, in one line, for a folder or a file that is not what it
     should be."""
-    if arguments.engine is not None:
-        raise data.ReportError("--engine: Spark makes all tables; leave it out")
     folder: Path = arguments.folder
     other: Path | None = arguments.repeated
     out: Path = arguments.out or folder / "report.html"

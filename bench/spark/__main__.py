@@ -31,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     making = commands.add_parser("tables", help="aggregate the runs below folders")
     source.add_folders(making)
-    making.add_argument("--engine", help=argparse.SUPPRESS)
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
     for option, default, text in (
@@ -74,8 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tables(arguments: argparse.Namespace) -> int:
     from mqttree.bench.spark.pack import packing
 
-    if arguments.engine is not None:
-        raise ValueError("--engine: Spark makes all tables; leave it out")
     tell = Stages()
     sets = source.sets(arguments.folders, arguments.out, each=arguments.each)
 

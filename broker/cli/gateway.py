@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from mqttree.broker.cli.command_line import complain
-from mqttree.broker.config.leg_options import LEG_OPTIONS, REFUSED, LegModel, flag_error, read_leg
+from mqttree.broker.config.leg_options import LEG_OPTIONS, LegModel, flag_error, read_leg
 from mqttree.broker.config.mosquitto_bridges import read_bridges
 from mqttree.broker.config.options import read_settings
 
@@ -30,12 +30,12 @@ def federate(arguments: argparse.Namespace) -> int:
 def read_gateway(arguments: argparse.Namespace, name: str) -> Mapping[str, LegModel]:
     """Return the legs that the command line asks for, by name; `name`: of the one that its flags
     describe. Prints what a file of Mosquitto has and legs have not. Raises ConfigError."""
-    given = {option: getattr(arguments, option) for option in (*LEG_OPTIONS, *REFUSED)}
+    given = {option: getattr(arguments, option) for option in LEG_OPTIONS}
     if arguments.from_mosquitto is None:
         return {name: read_leg(given, flag_error)}
     for option, value in given.items():
         if value is not None:
-            flag_error(option, REFUSED.get(option, "is of no use beside --from-mosquitto"))
+            flag_error(option, "is of no use beside --from-mosquitto")
     legs, notes = read_bridges(arguments.from_mosquitto)
     for note in notes:
         complain(note)

@@ -321,8 +321,6 @@ LEG_FLAGS = (
     ("--probes", "on|off", "publish probes there, to find rings (on)"),
 )
 """Flags of a leg that take one value."""
-REFUSED_LEG_FLAGS = ("--interest", "--interest-url", "--interest-password-file", "--conflict")
-"""Flags that are refused with a line that says what to use instead."""
 
 
 def _add_federate(federate: Parser) -> None:
@@ -366,8 +364,6 @@ def _add_federate(federate: Parser) -> None:
     )
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)
-    for flag in REFUSED_LEG_FLAGS:
-        federate.add_argument(flag, help=argparse.SUPPRESS)
     federate.add_argument(
         "--round-robin",
         action="store_const",

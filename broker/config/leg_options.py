@@ -55,15 +55,6 @@ LEG_OPTIONS = (
     "retain",
 )
 """Keys of a section, and flags."""
-_RULES = "no longer exists: the topic rules say what is sent"
-REFUSED = {
-    "interest": _RULES,
-    "interest_url": _RULES,
-    "interest_password_file": _RULES,
-    "conflict": "no longer exists: the newer value stays, else the foreign one; retain says which "
-    "way they cross",
-}
-"""Keys and flags that are refused -> what to use instead."""
 MAX_QUEUED, MAX_QUEUED_BYTES = 100_000, 256 * 1024 * 1024
 """Messages at QoS 1 and 2 that wait here for one foreign broker, and bytes of them: a night of one
 message a second and more, as a foreign broker may be away for long unnoticed. Those beyond
@@ -170,7 +161,7 @@ def read_legs(file: ConfigFile) -> dict[str, LegModel]:
     for name in legs:
         if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
             file.fail(("legs", str(name)), f"a leg's name is a text of 1-{MAX_NAME} characters")
-        values = file.section(("legs", name), (*LEG_OPTIONS, *REFUSED))
+        values = file.section(("legs", name), LEG_OPTIONS)
 
         def fail(option: str, reason: str, name: str = name) -> NoReturn:
             file.fail(("legs", name, option.replace("_", "-")), reason)
@@ -186,9 +177,6 @@ def read_leg(values: Mapping[str, object], fail: Fail) -> LegModel:
     Raises:
         ConfigError: one of them cannot be used.
     """
-    for option, instead in REFUSED.items():
-        if values.get(option) is not None:
-            fail(option, instead)
     url, *others = _urls(values, fail)
     version = str(values.get("mqtt") or "auto")
     if version not in VERSIONS:

@@ -10,7 +10,6 @@ import pytest
 from mqttree.broker.cluster.drain import DrainOptions
 from mqttree.broker.io.api.federation import brokers
 from mqttree.broker.io.api.monitor import Monitor
-from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.node import Node
 from tests.kit.loop_harness import Loop
 from tests.sim.world import Host, World
@@ -181,16 +180,16 @@ def test_what_a_broker_with_a_wrong_clock_says_is_an_alarm_of_now() -> None:
 
 def shown(host: Host) -> tuple[list[str], list[str]]:
     """The texts of all alarms at a broker, and the names of those that its table calls alive."""
-    loop, parts = Loop(), parts_of(host.running)
+    loop, node = Loop(), host.running
     loop.now = host.world.now
     monitor = Monitor(
-        parts,
+        node,
         loop,  # type: ignore[arg-type]
         began=loop.now,
         legs=lambda: [],
         tell=lambda kind, data: None,
     )
-    rows = brokers(parts, loop.now)
+    rows = brokers(node, loop.now)
     return [row["text"] for row in monitor.alarms()], [row["name"] for row in rows if row["alive"]]
 
 
@@ -216,7 +215,7 @@ def test_what_a_broker_announced_before_its_end_does_not_make_it_alive(after: st
 
 
 def rows_at(host: Host) -> list[dict[str, Any]]:
-    return brokers(parts_of(host.running), host.world.now)
+    return brokers(host.running, host.world.now)
 
 
 def test_rates_of_a_broker_that_cannot_be_reached_are_not_shown_as_its_present_ones() -> None:

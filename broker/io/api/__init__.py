@@ -13,6 +13,5 @@ each turn of the event loop, or with the first request under /api/v1 (`admin_htt
 `other_brokers` has requests answered by other brokers of the federation, and answers theirs.
 
 `federation` describes all brokers and links as this one knows them, `delivery_tree` the links that
-messages of one broker take, `link_rates` the traffic of each link; `parts` names the parts of a
-broker that handlers read.
+messages of one broker take, `link_rates` the traffic of each link.
 """

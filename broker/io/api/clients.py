@@ -17,7 +17,6 @@ from mqttree.broker.wire.constants import ReasonCode
 if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.questions import Answer
     from mqttree.broker.core.session import Session, Subscription
-    from mqttree.broker.io.api.parts import Parts
     from mqttree.broker.node import Node
     from mqttree.routing.listing import Listing
 
@@ -161,15 +160,15 @@ def _key(row: Mapping[str, Any]) -> str:
 
 
 def search(
-    parts: Parts, page: Page[dict[str, Any]], found: Answered, values: Mapping[str, Any]
+    node: Node, page: Page[dict[str, Any]], found: Answered, values: Mapping[str, Any]
 ) -> Iterator[None]:
     """Offer clients to a page, some hundred at a time.
 
-    `parts`: of this broker; `page`: takes them; `found`: what other brokers have answered; `values`
+    `node`: this broker; `page`: takes them; `found`: what other brokers have answered; `values`
     of the request: `search`, that the client identifier, user or address contains; `state`: all,
     connected or disconnected; `broker`: id of the broker, "": of all.
     """
-    node, own = parts.node, parts.node.config.id.hex()
+    own = node.config.id.hex()
     wanted, state, broker = values["search"].casefold(), values["state"], values["broker"]
     if broker in ("", own):
         sessions = node.sessions
@@ -191,14 +190,14 @@ def search(
         if not number % AT_ONCE:
             yield
     page.total += found.more
-    for listing in list(parts.database.listings.values()):
+    for listing in list(node.cluster.database.listings.values()):
         silent = listing.via is None or listing.id.hex() in found.silent
         if silent and broker in ("", listing.id.hex()):
             found.silent.add(listing.id.hex())
             # A broker that was drained is not a member any more.
             if name := listing.entries.get(NAME):
                 found.names[listing.id.hex()] = name.decode(errors="replace")
-            yield from _last_known(parts, listing, page, found.last_known, (wanted, state))
+            yield from _last_known(node, listing, page, found.last_known, (wanted, state))
 
 
 def _contains(session: Session, wanted: str) -> bool:
@@ -211,7 +210,7 @@ def _contains(session: Session, wanted: str) -> bool:
 
 
 def _last_known(
-    parts: Parts,
+    node: Node,
     listing: Listing,
     page: Page[dict[str, Any]],
     last_known: LastKnown,
@@ -229,20 +228,19 @@ def _last_known(
             shown = state == "all" or row["connected"] is (state == "connected")
             shown = shown and text in client_id.casefold()
             # It may have come to another broker since.
-            if shown and holder(parts, client_id) in ("", broker) and page.wants(_key(row)):
+            if shown and holder(node, client_id) in ("", broker) and page.wants(_key(row)):
                 page.put(_key(row), row)
         if not number % AT_ONCE:
             yield
 
 
-def holder(parts: Parts, client_id: str) -> str:
+def holder(node: Node, client_id: str) -> str:
     """Return the id of the broker that has the session of a client, "" if none that can be reached
     has. If several have one, it is the one to which the client came last."""
-    node = parts.node
     if client_id in node.sessions:
         return node.config.id.hex()
     key, newest, found = CLIENT + client_id.encode(), -1, ""
-    for listing in parts.database.reachable():
+    for listing in node.cluster.database.reachable():
         entry = decode_entry(listing.entries.get(key))
         if entry is not None and not entry.flags & GONE and entry.stamp > newest:
             newest, found = entry.stamp, listing.id.hex()

@@ -18,31 +18,31 @@ from mqttree.routing.shortest_paths import Graph
 from mqttree.routing.topic_filter import valid_topic_name
 
 if TYPE_CHECKING:
-    from mqttree.broker.io.api.parts import Parts
+    from mqttree.broker.node import Node
     from mqttree.routing.listing import Listing
 
 KNOWN = ("flood", "interest", "topic")
 """Routing modes whose trees a broker knows as a whole."""
 
 
-def delivery_tree(parts: Parts, origin: str, topic: str) -> dict[str, Any]:
+def delivery_tree(node: Node, origin: str, topic: str) -> dict[str, Any]:
     """Return the tree of the messages of a broker.
 
-    `parts`: of this broker; `origin`: id of the one where messages are published, "": this one;
+    `node`: this broker; `origin`: id of the one where messages are published, "": this one;
     `topic`: of the messages, "": of any, which all brokers want. Raises RequestError: there is no
     such broker, or its tree is not known.
     """
-    own, routing = parts.node.config.id, parts.node.config.routing
+    own, routing = node.config.id, node.config.routing
     if routing not in KNOWN:
         raise RequestError(404, f"with routing {routing} no broker knows a whole tree")
-    listings = (parts.database.own, *parts.database.reachable())
+    listings = (node.cluster.database.own, *node.cluster.database.reachable())
     known = {listing.id.hex(): listing.id for listing in listings}
     root = known.get(origin or own.hex())
     if root is None:
         raise RequestError(404, "no such broker, or it cannot be reached")
-    by_source = parts.strategy.source_rooted
+    by_source = node.cluster.strategy.source_rooted
     parents = _source_parents(listings, root) if by_source else _tree_parents(listings, root)
-    receivers = _receivers(parts, topic, known.values())
+    receivers = _receivers(node, topic, known.values())
     links = _links(parents, [broker for broker in receivers if broker != root])
     return {
         "origin": root.hex(),
@@ -53,7 +53,7 @@ def delivery_tree(parts: Parts, origin: str, topic: str) -> dict[str, Any]:
     }
 
 
-def _receivers(parts: Parts, topic: str, brokers: Iterable[bytes]) -> set[bytes]:
+def _receivers(node: Node, topic: str, brokers: Iterable[bytes]) -> set[bytes]:
     """Return the brokers that get messages of a `topic`, of all `brokers`."""
     if not topic:
         return set(brokers)
@@ -61,12 +61,12 @@ def _receivers(parts: Parts, topic: str, brokers: Iterable[bytes]) -> set[bytes]
         raise RequestError(400, f"topic: {shorten(topic)} is no topic name")
     name = topic.encode()
     try:
-        route = parts.dispatcher.routes.get(name) or parts.dispatcher.route(name, keep=False)
+        route = node.dispatcher.routes.get(name) or node.dispatcher.route(name, keep=False)
     except WireError as error:
         raise RequestError(400, f"topic: {error}") from None
-    found = set(brokers) & set(parts.strategy.brokers_wanting(topic))
-    if route.deliveries or route.shared or WANTS_EVERYTHING in parts.database.own.entries:
-        found.add(parts.node.config.id)
+    found = set(brokers) & set(node.cluster.strategy.brokers_wanting(topic))
+    if route.deliveries or route.shared or WANTS_EVERYTHING in node.cluster.database.own.entries:
+        found.add(node.config.id)
     return found
 
 

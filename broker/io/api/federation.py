@@ -22,7 +22,7 @@ from mqttree.broker.cluster.placement.traffic_entry import (
 )
 
 if TYPE_CHECKING:
-    from mqttree.broker.io.api.parts import Parts
+    from mqttree.broker.node import Node
     from mqttree.routing.listing import Listing
 
 TRAFFIC_OF_LINK = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
@@ -38,28 +38,28 @@ class LinkRates(Protocol):
         """Return the rates of the link to a neighbour, by key; none if it is too new."""
 
 
-def topology(parts: Parts, now: float, rates: LinkRates) -> dict[str, Any]:
-    """Return all brokers and links. `parts`: of this broker; `now`: s; `rates`: of its links."""
-    tree, config = parts.tree, parts.node.config
+def topology(node: Node, now: float, rates: LinkRates) -> dict[str, Any]:
+    """Return all brokers and links. `node`: this broker; `now`: s; `rates`: of its links."""
+    tree, config = node.cluster.tree, node.config
     return {
         "cluster": config.cluster,
         "here": config.id.hex(),
         "root": tree.root.id.hex(),
         "epoch": tree.epoch,
-        "brokers": brokers(parts, now),
-        "links": links(parts, rates),
+        "brokers": brokers(node, now),
+        "links": links(node, rates),
     }
 
 
-def brokers(parts: Parts, now: float) -> list[dict[str, Any]]:
+def brokers(node: Node, now: float) -> list[dict[str, Any]]:
     """Return all brokers that are known, by name, without their earlier ids; `now`: s."""
-    membership, database = parts.membership, parts.database
-    root = parts.tree.root.id
+    membership, database = node.cluster.membership, node.cluster.database
+    root = node.cluster.tree.root.id
     known = {
         broker_id: (boot, addresses, alive)
         for broker_id, boot, addresses, alive in membership.members(now)
     }
-    found = [_own(parts)]
+    found = [_own(node)]
     silent: list[tuple[int, dict[str, Any]]] = []
     # Listings of brokers that are gone stay for a while, those that no member has are not shown.
     for broker_id in known.keys() | {listing.id for listing in database.reachable()}:
@@ -100,13 +100,12 @@ def _without_earlier_ids(
     return found
 
 
-def _own(parts: Parts) -> dict[str, Any]:
-    node, tree = parts.node, parts.tree
-    config = node.config
+def _own(node: Node) -> dict[str, Any]:
+    tree, config = node.cluster.tree, node.config
     meter = node.traffic
     sums = None if meter is None else meter.sums
     rates: tuple[float | None, ...] = (None,) * 4 if sums is None else tuple(sums)
-    if sums is not None and not parts.database.reachable():
+    if sums is not None and not node.cluster.database.reachable():
         # Averages are of the last minute; who was there then is not there now.
         rates = (sums.published, sums.delivered, 0.0, 0.0)
     return {
@@ -118,9 +117,9 @@ def _own(parts: Parts) -> dict[str, Any]:
         "reachable": True,
         "alive": True,
         "draining": node.drain is not None,
-        "standby": _standby(parts.database.own_entry(STANDBY)),
+        "standby": _standby(node.cluster.database.own_entry(STANDBY)),
         "via": None,
-        "routing": parts.node.config.routing,
+        "routing": node.config.routing,
         "capability": tree.capability,
         **dict(zip(RATES, map(_rounded, rates), strict=True)),
         "clients": node.clients.connected,
@@ -163,11 +162,11 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def links(parts: Parts, rates: LinkRates) -> list[dict[str, Any]]:
+def links(node: Node, rates: LinkRates) -> list[dict[str, Any]]:
     """Return all links that are known, each once, by their ends; `rates`: of those here."""
-    own, strategy = parts.node.config.id, parts.strategy
+    own, strategy = node.config.id, node.cluster.strategy
     found: dict[tuple[bytes, bytes], dict[str, Any]] = {}
-    listings = (parts.database.own, *parts.database.reachable())
+    listings = (node.cluster.database.own, *node.cluster.database.reachable())
     tree = spanning_tree(listings)
     for listing in listings:
         for peer in listing.up:
@@ -182,8 +181,8 @@ def links(parts: Parts, rates: LinkRates) -> list[dict[str, Any]]:
                 link = _link(found, listing.id, other.id)
                 cost = int.from_bytes(value, "big") / 1000
                 link["cost_ms"] = max(cost, link["cost_ms"] or 0.0)
-    ports = parts.tree.ports
-    for peer_id, each in parts.cluster.links.items():
+    ports = node.cluster.tree.ports
+    for peer_id, each in node.cluster.links.items():
         port = ports.get(peer_id)
         _link(found, own, peer_id).update(
             up=each.up,
@@ -220,12 +219,12 @@ def _link(
     )
 
 
-def shape(parts: Parts) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, bytes]]]:
+def shape(node: Node) -> tuple[bytes, frozenset[bytes], frozenset[tuple[bytes, bytes]]]:
     """Return what changes of the topology are noticed by: the root, the brokers that can be
     reached, and the links of the tree, each with its lower end first."""
-    reachable = parts.database.reachable()
-    there = frozenset([parts.node.config.id, *[listing.id for listing in reachable]])
-    return parts.tree.root.id, there, spanning_tree((parts.database.own, *reachable))
+    reachable = node.cluster.database.reachable()
+    there = frozenset([node.config.id, *[listing.id for listing in reachable]])
+    return node.cluster.tree.root.id, there, spanning_tree((node.cluster.database.own, *reachable))
 
 
 def spanning_tree(listings: Iterable[Listing]) -> frozenset[tuple[bytes, bytes]]:

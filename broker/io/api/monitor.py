@@ -15,7 +15,6 @@ from mqttree.broker.io.api.link_rates import LinkRates
 if TYPE_CHECKING:
     import asyncio
 
-    from mqttree.broker.io.api.parts import Parts
     from mqttree.broker.node import Node
 
 INTERVAL: Final = 1.0
@@ -62,18 +61,17 @@ class Monitor:
 
     def __init__(
         self,
-        parts: Parts,
+        node: Node,
         loop: asyncio.AbstractEventLoop,
         *,
         began: float,
         legs: Callable[[], list[dict[str, Any]]],
         tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        """`parts`: of the broker; `loop`: has the clock; `began`: when the broker did (s); `legs`:
+        """`node`: the broker; `loop`: has the clock; `began`: when the broker did (s); `legs`:
         returns the state of its legs; `tell`: is called with kind and data of each event, if
         anybody reads them."""
-        self._parts = parts
-        self._node = node = parts.node
+        self._node = node
         self._loop = loop
         self._legs = legs
         self._tell = tell
@@ -87,11 +85,11 @@ class Monitor:
         self._cpu = self._row_cpu = time.process_time()
         self.link_rates: LinkRates = LinkRates(self._at)
         """Of the links of this broker."""
-        self.link_rates.look(parts.cluster.links, self._at)
+        self.link_rates.look(node.cluster.links, self._at)
         self._looks = 0
         self.rows: deque[list[float]] = deque(maxlen=ROWS)
         self.changes: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
-        self._shape = federation.shape(parts)
+        self._shape = federation.shape(node)
         self._names: dict[bytes, str] = {}
         self._rates = dict.fromkeys(RATES, 0.0)
         self.cpu = 0.0
@@ -119,7 +117,7 @@ class Monitor:
         self._rates = {name: (counts[name] - self._counts[name]) / seconds for name in RATES}
         self.cpu = (cpu - self._cpu) / seconds
         self._at, self._counts, self._cpu = now, counts, cpu
-        self.link_rates.look(self._parts.cluster.links, now)
+        self.link_rates.look(self._node.cluster.links, now)
         self._look_for_faults(now)
         self.alarm_history.look(self.alarms(), time.time())
         self._looks += 1
@@ -129,7 +127,7 @@ class Monitor:
         if self.watched():
             self._tell("summary", self.summary())
             if changed or self._looks % 5 == 0:
-                self._tell("topology", federation.topology(self._parts, now, self.link_rates))
+                self._tell("topology", federation.topology(self._node, now, self.link_rates))
 
     def _look_for_faults(self, now: float) -> None:
         faults = _faults(self._node)
@@ -152,7 +150,7 @@ class Monitor:
         )
 
     def _look_at_shape(self) -> bool:
-        shape = federation.shape(self._parts)
+        shape = federation.shape(self._node)
         if shape == self._shape:
             return False
         (old_root, old_there, old_tree), (root, there, tree) = self._shape, shape
@@ -187,7 +185,7 @@ class Monitor:
         config = self._node.config
         if broker_id == config.id:
             return config.name
-        name = self._parts.membership.name_of(broker_id)
+        name = self._node.cluster.membership.name_of(broker_id)
         if name and len(self._names) < 2048:
             self._names[broker_id] = name
         return name or self._names.get(broker_id) or broker_id.hex()
@@ -195,16 +193,16 @@ class Monitor:
     # ---------------------------------------------------------------- what it has seen
 
     def _sizes(self) -> dict[str, int]:
-        node, parts = self._node, self._parts
+        node = self._node
         return {
             "clients": node.clients.connected,
             "sessions": len(node.sessions),
             "subscriptions": node.dispatcher.subscriptions,
-            "retained": len(parts.retained),
-            "queued_bytes": parts.memory.queued,
-            "memory_bytes": parts.memory.used,
-            "links_up": sum([link.up for link in parts.cluster.links.values()]),
-            "brokers": 1 + len(parts.database.reachable()),
+            "retained": len(node.retained),
+            "queued_bytes": node.memory.queued,
+            "memory_bytes": node.memory.used,
+            "links_up": sum([link.up for link in node.cluster.links.values()]),
+            "brokers": 1 + len(node.cluster.database.reachable()),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -215,7 +213,7 @@ class Monitor:
             **{f"{name}_per_s": round(rate, 3) for name, rate in self._rates.items()},
             "cpu": round(self.cpu, 4),
             **self._sizes(),
-            "memory_limit_bytes": self._parts.memory.limit,
+            "memory_limit_bytes": self._node.memory.limit,
             "alarms": len(self.alarms()),
         }
 
@@ -230,25 +228,25 @@ class Monitor:
     def alarms(self) -> list[dict[str, Any]]:
         """Return what needs attention, errors first."""
         found: list[dict[str, Any]] = [{"text": text} for text in self._errors()]
-        found += self._parts.gone_brokers.alarms()
+        found += self._node.cluster.gone_brokers.alarms()
         found += [{"level": "warning", "text": text} for text in self._warnings()]
         return [{**ALARM, **each} for each in found]
 
     def _errors(self) -> list[str]:
-        node, parts, now = self._node, self._parts, self._loop.time()
+        node, now = self._node, self._loop.time()
         errors = []
         if not node.journal.healthy:
             errors.append("the journal is not written")
-        if parts.id_conflict.refuses_clients:
-            errors.append(f"another broker has this one's id: {parts.id_conflict.other}")
-        reachable = {listing.id for listing in parts.database.reachable()}
-        for broker_id, _, _, alive in parts.membership.members(now):
+        if node.cluster.id_conflict.refuses_clients:
+            errors.append(f"another broker has this one's id: {node.cluster.id_conflict.other}")
+        reachable = {listing.id for listing in node.cluster.database.reachable()}
+        for broker_id, _, _, alive in node.cluster.membership.members(now):
             if alive and broker_id not in reachable:
                 errors.append(f"no path leads to {self._name(broker_id)}, which is alive")
         for leg in self._legs():
             if leg["state"] != "up":
                 errors.append(f"leg {leg['name']} is not up: {leg['state']}")
-        if parts.memory.limit and parts.memory.used > 0.8 * parts.memory.limit:
+        if node.memory.limit and node.memory.used > 0.8 * node.memory.limit:
             errors.append("more than 80 % of memory_limit are in use")
         return errors
 
@@ -256,7 +254,7 @@ class Monitor:
         warnings = [] if self._node.drain is None else ["this broker drains"]
         warnings += [
             f"the link to {self._name(peer)} is not up"
-            for peer, link in self._parts.cluster.links.items()
+            for peer, link in self._node.cluster.links.items()
             if not link.up
         ]
         now = self._loop.time()

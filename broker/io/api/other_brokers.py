@@ -18,7 +18,7 @@ from mqttree.broker.io.api.routes import PREFIX, RequestError, Route, find, read
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from mqttree.broker.io.api.parts import Parts
+    from mqttree.broker.node import Node
 
 ALL: Final = "all"
 """The value of `at` that stands for every broker."""
@@ -31,18 +31,18 @@ class OtherBrokers:
     """The other brokers, as far as they answer requests."""
 
     def __init__(
-        self, parts: Parts, now: Callable[[], float], wake: Callable[[], None], own: Local
+        self, node: Node, now: Callable[[], float], wake: Callable[[], None], own: Local
     ) -> None:
-        """`parts`: of this broker; `now`: returns the time (s); `wake`: has sent what the node
+        """`node`: this broker; `now`: returns the time (s); `wake`: has sent what the node
         wants to send; `own`: answers a request here."""
-        self._parts = parts
+        self._node = node
         self._now = now
         self._wake = wake
         self._own = own
 
     def find(self, broker: str) -> bytes:
         """Return the id of the broker that `broker` names. Raises RequestError."""
-        for listing in self._parts.database.reachable():
+        for listing in self._node.cluster.database.reachable():
             if listing.id.hex() == broker:
                 return listing.id
         raise RequestError(404, "no such broker, or it cannot be reached")
@@ -62,8 +62,8 @@ class OtherBrokers:
         def answered(answer: Answer) -> None:
             then(answer if isinstance(answer[1], dict) else SILENT)
 
-        self._parts.node.now = self._now()
-        self._parts.cluster.admin_questions.ask(
+        self._node.now = self._now()
+        self._node.cluster.admin_questions.ask(
             broker, json.dumps([route.method, path, fields]).encode(), answered
         )
         self._wake()
@@ -93,7 +93,7 @@ class OtherBrokers:
     def ask_all(self, route: Route, values: Values, then: Then) -> None:
         """Have a request answered by this broker and every other one that can be reached, and call
         `then` with one answer that has all. `route`, `values`: as for `ask`."""
-        own = self._parts.node.config.id
+        own = self._node.config.id
         here: list[Answer] = []
         self._own(route, values, here.append)
 
@@ -105,7 +105,7 @@ class OtherBrokers:
             ]
             then((200, {"brokers": rows}))
 
-        others = [listing.id for listing in self._parts.database.reachable()]
+        others = [listing.id for listing in self._node.cluster.database.reachable()]
         self.ask_each(others, route, values, answered)
 
     def serve(self, question: bytes, then: Then) -> None:
@@ -121,7 +121,7 @@ class OtherBrokers:
         except RequestError as error:
             then((error.status, {"error": str(error)}))
             return
-        if values.pop(_whose(route), "") == self._parts.node.config.id.hex():
+        if values.pop(_whose(route), "") == self._node.config.id.hex():
             self._own(route, values, then)
         else:
             then((403, {"error": "this request is for the broker's own admin port"}))

@@ -235,8 +235,6 @@ ROUTES: Final = (
     Route("GET", "/events", "events", "Changes as they come: server-sent events", "Events"),
 )
 
-MOVED: Final = {"/api": "/openapi.json", f"{PREFIX}/status": "/federation"}
-
 
 def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
     """Return the route of a request, and the parts of its path by name. `method`, `path`: of the
@@ -251,11 +249,6 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]]:
         allowed.append(route.method)
     if allowed:
         raise RequestError(405, f"{', '.join(allowed)} only")
-    # Paths from before /api/v1 had all of them, which people still type.
-    new = MOVED.get(path, path.removeprefix("/api"))
-    for route in ROUTES:
-        if _match(route.path, new) is not None:
-            raise RequestError(404, f"use {PREFIX}{route.path}")
     raise RequestError(404, f"not found; {PREFIX}/openapi.json has all paths")
 
 

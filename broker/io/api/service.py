@@ -14,7 +14,6 @@ from mqttree.broker.io.api.delivery_tree import delivery_tree
 from mqttree.broker.io.api.event_stream import EventStream, encode
 from mqttree.broker.io.api.monitor import Monitor
 from mqttree.broker.io.api.other_brokers import ALL, OtherBrokers, Values
-from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.io.api.routes import (
     AT_EACH,
     AT_HOLDER,
@@ -76,7 +75,6 @@ class Api:
         of each leg; `listeners`: of each listener; `drain`, `reload`: as for `Admin`; `wake`: has
         sent what the node wants to send."""
         self._node = node
-        self._parts = parts_of(node)
         self._loop = loop
         self._version = version
         self._state = state
@@ -85,11 +83,11 @@ class Api:
         self._drain = drain
         self._reload = reload
         self._wake = wake
-        self._others = OtherBrokers(self._parts, loop.time, wake, self._answer)
+        self._others = OtherBrokers(self._node, loop.time, wake, self._answer)
         self._last_known = clients.LastKnown()
         self.stream = EventStream(node.counters, MAX_EVENT_READERS)
         self.searches = Searches(loop, MAX_SEARCHES)
-        self.monitor = Monitor(self._parts, loop, began=began, legs=legs, tell=self.stream.tell)
+        self.monitor = Monitor(self._node, loop, began=began, legs=legs, tell=self.stream.tell)
         self.monitor.watched = lambda: bool(self.stream.readers)
 
     def close(self) -> None:
@@ -147,7 +145,7 @@ class Api:
         if at == ALL and AT_EACH not in route.parameters:
             raise RequestError(400, "at is the id of one broker here")
         if not at and AT_HOLDER in route.parameters:
-            at = clients.holder(self._parts, values["client"])
+            at = clients.holder(self._node, values["client"])
         return "" if at == self._node.config.id.hex() else at
 
     def events(self) -> bytes:
@@ -157,7 +155,7 @@ class Api:
             raise RequestError(503, f"{len(self.stream.readers)} readers are connected already")
         now = self._loop.time()
         return encode("summary", self.monitor.summary()) + encode(
-            "topology", federation.topology(self._parts, now, self.monitor.link_rates)
+            "topology", federation.topology(self._node, now, self.monitor.link_rates)
         )
 
     # ---------------------------------------------------------------- answered at once
@@ -177,19 +175,19 @@ class Api:
     def topology(self, values: Values, asker: Asker) -> None:
         """Answer with all brokers and links."""
         now = self._loop.time()
-        asker.then(200, federation.topology(self._parts, now, self.monitor.link_rates))
+        asker.then(200, federation.topology(self._node, now, self.monitor.link_rates))
 
     def brokers(self, values: Values, asker: Asker) -> None:
         """Answer with all brokers."""
-        asker.then(200, {"brokers": federation.brokers(self._parts, self._loop.time())})
+        asker.then(200, {"brokers": federation.brokers(self._node, self._loop.time())})
 
     def links(self, values: Values, asker: Asker) -> None:
         """Answer with all links."""
-        asker.then(200, {"links": federation.links(self._parts, self.monitor.link_rates)})
+        asker.then(200, {"links": federation.links(self._node, self.monitor.link_rates)})
 
     def tree(self, values: Values, asker: Asker) -> None:
         """Answer with the links that messages of one broker take."""
-        asker.then(200, delivery_tree(self._parts, values["origin"], values["topic"]))
+        asker.then(200, delivery_tree(self._node, values["origin"], values["topic"]))
 
     def alarms(self, values: Values, asker: Asker) -> None:
         """Answer with what needs attention."""
@@ -225,19 +223,19 @@ class Api:
 
     def traffic(self, values: Values, asker: Asker) -> None:
         """Answer with the traffic of this broker."""
-        asker.then(200, topics.traffic(self._parts, values["top"], self.monitor.cpu))
+        asker.then(200, topics.traffic(self._node, values["top"], self.monitor.cpu))
 
     def topics(self, values: Values, asker: Asker) -> None:
         """Answer with the topics that are published to most."""
         asker.then(
             200,
-            topics.top_topics(self._parts, values["filter"], values["search"], values["limit"]),
+            topics.top_topics(self._node, values["filter"], values["search"], values["limit"]),
         )
 
     def retained_message(self, values: Values, asker: Asker) -> None:
         """Answer with one retained message."""
         asker.then(
-            200, topics.retained_message(self._parts.retained, values["topic"], self._loop.time())
+            200, topics.retained_message(self._node.retained, values["topic"], self._loop.time())
         )
 
     def client(self, values: Values, asker: Asker) -> None:
@@ -264,9 +262,9 @@ class Api:
     def dismiss(self, values: Values, asker: Asker) -> None:
         """Dismiss the alarm of a broker that is gone. Raises RequestError."""
         self._node.now = self._loop.time()
-        for each in self._parts.gone_brokers.alarms():
+        for each in self._node.cluster.gone_brokers.alarms():
             if each["id"] == values["alarm"]:
-                self._parts.gone_brokers.dismiss(bytes.fromhex(each["id"]))
+                self._node.cluster.gone_brokers.dismiss(bytes.fromhex(each["id"]))
                 self._wake()
                 asker.then(200, {"done": True})
                 return
@@ -342,7 +340,7 @@ class Api:
         """Answer with clients of all brokers, which are asked first."""
         asked = [
             listing.id
-            for listing in self._parts.database.reachable()
+            for listing in self._node.cluster.database.reachable()
             if values["broker"] in ("", listing.id.hex())
         ]
         question = {**values, "limit": min(values["limit"], clients.ROWS_OF_ONE)}
@@ -360,7 +358,7 @@ class Api:
         `values`, `asker`: of the request. Raises RequestError."""
         page: Page[dict[str, Any]] = Page(values["limit"], values["after"])
         found = clients.Answered(answers, self._last_known)
-        work = clients.search(self._parts, page, found, values)
+        work = clients.search(self._node, page, found, values)
 
         def done() -> None:
             rows, following = found.cut(*page.rows())
@@ -399,7 +397,7 @@ class Api:
             "groups",
             values,
             asker,
-            lambda page: topics.groups(self._parts.groups, page, values["search"]),
+            lambda page: topics.groups(self._node.cluster.sharing.groups, page, values["search"]),
         )
 
     def retained(self, values: Values, asker: Asker) -> None:
@@ -409,9 +407,7 @@ class Api:
             "retained",
             values,
             asker,
-            lambda page: topics.retained(
-                self._parts, page, values["filter"], values["search"], now
-            ),
+            lambda page: topics.retained(self._node, page, values["filter"], values["search"], now),
         )
 
     def routing_table(self, values: Values, asker: Asker) -> None:
@@ -421,7 +417,7 @@ class Api:
             values,
             asker,
             lambda page: topics.routing_table(
-                self._parts.database, page, values["search"], values["broker"]
+                self._node.cluster.database, page, values["search"], values["broker"]
             ),
         )
 

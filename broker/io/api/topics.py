@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.retained_store import RetainedStore
-    from mqttree.broker.io.api.parts import Parts
+    from mqttree.broker.node import Node
     from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_PAYLOAD = 65_536
 """bytes of a payload that are shown."""
 
 
-def top_topics(parts: Parts, topic_filter: str, text: str, limit: int) -> dict[str, Any]:
+def top_topics(node: Node, topic_filter: str, text: str, limit: int) -> dict[str, Any]:
     """Return the topics that clients of this broker publish to most, `limit` at most;
-    `topic_filter`: that matches them; `text`: that they contain; `parts`: of this broker. Raises
+    `topic_filter`: that matches them; `text`: that they contain; `node`: this broker. Raises
     RequestError: they are not counted, or the filter is invalid."""
-    meter, dispatcher = _meter(parts), parts.dispatcher
+    meter, dispatcher = _meter(node), node.dispatcher
     _check(topic_filter)
     wanted = text.casefold()
     counted = meter.topics(TOP)
@@ -62,14 +62,14 @@ def _check(topic_filter: str) -> None:
         raise RequestError(400, f"filter: {shorten(topic_filter)} is no topic filter")
 
 
-def traffic(parts: Parts, most: int, cpu: float) -> dict[str, Any]:
+def traffic(node: Node, most: int, cpu: float) -> dict[str, Any]:
     """Return the traffic of this broker, with the `most` frequent topics; `cpu`: its share of a
-    processor core; `parts`: of this broker. Raises RequestError: topics are not counted."""
-    meter = _meter(parts)
+    processor core; `node`: this broker. Raises RequestError: topics are not counted."""
+    meter = _meter(node)
     top, sums = meter.top(most), meter.sums
     _, others, rest = meter.topics(len(top))
     return {
-        "boot": parts.node.config.boot,
+        "boot": node.config.boot,
         "seconds": PERIOD,
         "topics": [
             [each.topic.decode(errors="replace"), round(each.rate, 4), each.receivers]
@@ -84,23 +84,23 @@ def traffic(parts: Parts, most: int, cpu: float) -> dict[str, Any]:
     }
 
 
-def _meter(parts: Parts) -> TrafficMeter:
-    meter = parts.node.traffic
+def _meter(node: Node) -> TrafficMeter:
+    meter = node.traffic
     if meter is None:
         raise RequestError(404, "topics are not counted here (topic-rates)")
     return meter
 
 
 def retained(
-    parts: Parts, page: Page[dict[str, Any]], topic_filter: str, text: str, now: float
+    node: Node, page: Page[dict[str, Any]], topic_filter: str, text: str, now: float
 ) -> Iterator[None]:
     """Offer retained messages to a page, some hundred at a time.
 
-    `parts`: of this broker; `page`: takes them; `topic_filter`: that matches their topics; `text`:
+    `node`: this broker; `page`: takes them; `topic_filter`: that matches their topics; `text`:
     that these contain; `now`: s. Raises RequestError: it is no filter.
     """
     _check(topic_filter)
-    return _retained(parts.retained, page, topic_filter, text.casefold(), now)
+    return _retained(node.retained, page, topic_filter, text.casefold(), now)
 
 
 def _retained(

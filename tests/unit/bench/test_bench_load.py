@@ -246,7 +246,6 @@ def test_compare_measures_in_turn() -> None:
         ("compare --rounds 0", 2, "'0' is not a whole number from 1"),
         ("compare --seconds x", 2, "'x' is not a positive number"),
         ("load --qos 3", 2, "qos must be"),
-        ("load --mode latency", 2, "--mode: use --rate R"),
         ("load --port 1 --seconds 0.1", 1, "cannot connect"),
         ("nonsense", 2, "invalid choice"),
         ("", 2, "required"),

@@ -46,8 +46,6 @@ def test_a_live_view_of_nothing_is_one_line_before_spark_starts(
         (["tables", "--each", "--out", "x", "DIR"], "--each writes into each folder"),
         (["tables", "DIR", "--out", "DIR/run.json"], "no tables can be written to"),
         (["tables", "DIR/missing"], "DIR/missing is not a folder"),
-        (["tables", "--engine", "duckdb", "DIR"], "--engine: Spark makes all tables"),
-        (["spark", "tables", "DIR"], "spark: use mqttree bench tables"),
     ],
 )
 def test_bad_options_are_one_line_before_spark_starts(

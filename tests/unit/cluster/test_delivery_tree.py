@@ -7,34 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.io.api.delivery_tree import _links, delivery_tree
-from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.io.api.routes import RequestError
 from tests.kit.link_harness import lone
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_broker_alone_has_a_tree_without_links(routing: str) -> None:
-    parts = parts_of(lone(routing=routing).node)
-    own = parts.node.config.id.hex()
-    found = delivery_tree(parts, "", "")
+    node = lone(routing=routing).node
+    own = node.config.id.hex()
+    found = delivery_tree(node, "", "")
     assert found["links"] == []
     assert found["receivers"] == [own]
     assert found["kind"] == "spanning"
-    assert delivery_tree(parts, own, "a/b")["receivers"] == ([own] if routing == "flood" else [])
+    assert delivery_tree(node, own, "a/b")["receivers"] == ([own] if routing == "flood" else [])
 
 
 @pytest.mark.parametrize("routing", ["srt", "ort"])
 def test_trees_that_no_broker_knows_as_a_whole_are_not_made_up(routing: str) -> None:
-    parts = parts_of(lone(routing=routing).node)
+    node = lone(routing=routing).node
     with pytest.raises(RequestError, match=f"with routing {routing} no broker knows"):
-        delivery_tree(parts, "", "")
+        delivery_tree(node, "", "")
 
 
 @pytest.mark.parametrize(("origin", "topic"), [("00", ""), ("x", ""), ("", "a/#"), ("", "a\0")])
 def test_an_origin_or_topic_that_is_none_is_refused(origin: str, topic: str) -> None:
-    parts = parts_of(lone(routing="topic").node)
+    node = lone(routing="topic").node
     with pytest.raises(RequestError):
-        delivery_tree(parts, origin, topic)
+        delivery_tree(node, origin, topic)
 
 
 @given(st.lists(st.integers(0, 100), max_size=30), st.sets(st.integers(0, 30)))

@@ -14,7 +14,6 @@ from mqttree.broker.io.api import federation
 from mqttree.broker.io.api.alarm_history import MAX_PAST
 from mqttree.broker.io.api.event_stream import BEHIND, EventStream
 from mqttree.broker.io.api.monitor import ALARM, COLUMNS, HISTORY, ROWS, Monitor
-from mqttree.broker.io.api.parts import parts_of
 from mqttree.broker.node import Node
 from tests.kit.loop_harness import Loop
 
@@ -28,7 +27,7 @@ class Watch:
         config = NodeConfig(id=b"\1" * 8, name="one", discovery="off")
         self.node = Node(config, 100.0, 1e9, random.Random(1))
         self.monitor = Monitor(
-            parts_of(self.node),
+            self.node,
             self.loop,  # type: ignore[arg-type]
             began=90.0,
             legs=lambda: self.legs,

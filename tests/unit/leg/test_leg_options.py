@@ -91,17 +91,8 @@ legs:
         ("legs: {x: {broker: h, psk-file: f}}", "psk-identity: is missing: both go together"),
         ("legs: {x: {broker: h, retain: up}}", "legs.x.retain: must be one of both, in, out, off"),
         ("legs: {x: {broker: h, retain: [in]}}", "legs.x.retain: must be one of both, in, out"),
-        ("legs: {x: {broker: h, conflict: x}}", "legs.x.conflict: no longer exists: the newer"),
         ("legs: {x: {broker: h, as-user: 1}}", "expected a text, not the number 1"),
         ("legs: {x: {broker: h, marks: 3}}", "legs.x.marks: must be on or off, not '3'"),
-        (
-            "legs: {x: {broker: h, interest: emqx}}",
-            "legs.x.interest: no longer exists: the topic rules say what is sent",
-        ),
-        (
-            "legs: {x: {broker: h, interest-url: 'http://h:1'}}",
-            "legs.x.interest-url: no longer exists: the topic rules say what is sent",
-        ),
     ],
 )
 def test_what_cannot_be_used_is_one_line(text: str, why: str) -> None:
@@ -115,8 +106,6 @@ def test_what_cannot_be_used_is_one_line(text: str, why: str) -> None:
 def test_a_flag_is_named_as_it_is_written() -> None:
     with pytest.raises(ConfigError, match="--password-file: is of no use"):
         read_leg({"broker": "h", "password_file": "p"}, flag_error)
-    with pytest.raises(ConfigError, match="--interest: no longer exists: the topic rules"):
-        read_leg({"broker": "h", "interest": "emqx"}, flag_error)
 
 
 def test_a_password_is_read_each_time(tmp_path: Path) -> None:
