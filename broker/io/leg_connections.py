@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.session_owner import LEG_LISTENER
@@ -15,38 +15,6 @@ from mqttree.broker.leg.backoff import CLOSED, RESET
 
 HIGH_WATER = 256 * 1024
 """bytes that may wait for the foreign broker before this one sends no more."""
-
-
-class LocalOwner(Protocol):
-    """Hears of the connection to this broker: the driver of a leg."""
-
-    driver: Driver
-
-    def here_received(self, data: bytes, /) -> None:
-        """Bytes of this broker have come."""
-
-    def here_lost(self, transport: HereTransport, why: str, /) -> None:
-        """This broker has closed its connection, for the reason `why`."""
-
-    def pace(self) -> None:
-        """Whether this broker wants to read more has changed."""
-
-
-class Unheard:
-    """The owner of a connection to this broker whose answers do not matter."""
-
-    def __init__(self, driver: Driver) -> None:
-        """`driver`: of this broker's node."""
-        self.driver = driver
-
-    def here_received(self, data: bytes, /) -> None:
-        """Do nothing."""
-
-    def here_lost(self, transport: HereTransport, why: str, /) -> None:
-        """Do nothing."""
-
-    def pace(self) -> None:
-        """Do nothing."""
 
 
 class ForeignProtocol(asyncio.Protocol):
@@ -94,14 +62,23 @@ class HereTransport:
     """The transport of the leg's connection to this broker. What the node writes reaches the leg in
     the next turn, as the node is in the middle of something."""
 
-    def __init__(self, leg: LocalOwner, name: str) -> None:
-        """`leg`: its driver; `name`: of the leg."""
-        self._leg = leg
+    def __init__(
+        self,
+        driver: Driver,
+        name: str,
+        received: Callable[[bytes], None] = lambda _: None,
+        lost: Callable[[HereTransport, str], None] = lambda *_: None,
+        pace: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`driver`: of this broker's node; `name`: of the leg. What hears of it: of bytes
+        (`received`), why this broker has closed it (`lost`), and that this broker wants to read
+        more, or no more (`pace`)."""
+        self._driver = driver
+        self._received, self._lost, self._pace = received, lost, pace
         self._written: list[bytes] = []
         self._over = False
         self.held = False
         """Whether this broker wants no more of the foreign one for now."""
-        driver = leg.driver
         self.conn: Connection = driver.node.connection_registry.made(
             f"leg {name}", LEG_LISTENER, self, driver.time()
         )
@@ -109,7 +86,7 @@ class HereTransport:
     def leave(self) -> None:
         """End the connection from the leg's side: the session stays."""
         self._over = True
-        driver = self._leg.driver
+        driver = self._driver
         driver.node.connection_lost(self.conn, "the leg is down", driver.time())
         driver.wake()
 
@@ -117,37 +94,37 @@ class HereTransport:
         if not self._over and self._written:
             data = b"".join(self._written)
             self._written.clear()
-            self._leg.here_received(data)
+            self._received(data)
 
     def _end(self) -> None:
         self._hand_over()
         if not self._over:
             self.leave()
-            self._leg.here_lost(self, "this broker closes its session")
+            self._lost(self, "this broker closes its session")
 
     def write(self, data: bytes) -> None:
         """Pass bytes on to the leg, in the next turn."""
         if not self._written:
-            self._leg.driver.loop.call_soon(self._hand_over)
+            self._driver.loop.call_soon(self._hand_over)
         self._written.append(data)
 
     def close(self) -> None:
         """Close once all is passed on."""
-        self._leg.driver.loop.call_soon(self._end)
+        self._driver.loop.call_soon(self._end)
 
     def abort(self) -> None:
         """Close at once."""
-        self._leg.driver.loop.call_soon(self._end)
+        self._driver.loop.call_soon(self._end)
 
     def pause_reading(self) -> None:
         """Read the foreign broker no further."""
         self.held = True
-        self._leg.pace()
+        self._pace()
 
     def resume_reading(self) -> None:
         """Read it again."""
         self.held = False
-        self._leg.pace()
+        self._pace()
 
     def unread(self) -> bool:
         """Nothing waits here."""

@@ -14,7 +14,7 @@ from mqttree.broker.base.log_format import log_line
 from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.config.leg_options import LegModel
 from mqttree.broker.io.driver import Driver
-from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport, Unheard
+from mqttree.broker.io.leg_connections import ForeignProtocol, HereTransport
 from mqttree.broker.io.leg_report import drops_of, leg_report
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.io.leg_watch import LegWatch, own_broker
@@ -36,7 +36,7 @@ from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import CROSSES, State
 from mqttree.broker.leg.marks import Federation
-from mqttree.broker.leg.retained_exchange import ExchangeSettings, RetainedExchange
+from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.session_pair import LocalSession
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LegDriver:
         federation = Federation(node.config.id, cluster.knows)
         self._rng = random.Random()
         self._retained = RetainedHere(driver.node, settings.session)
-        self._exchange = new_exchange(settings, self._retained, self._rng)
+        self._exchange = RetainedExchange(settings, self._retained, self._rng)
         self.leg = Leg(settings, self._exchange, self._rng, now, federation, standby=True)
         self._sync: ForeignProtocol | None = None
         self._sync_dialling: asyncio.Task[None] | None = None
@@ -204,7 +204,13 @@ class LegDriver:
             case Prepare():
                 self._prepare(effect)
             case Enter():
-                self._here = HereTransport(self, self.settings.name)
+                self._here = HereTransport(
+                    self.driver,
+                    self.settings.name,
+                    self.here_received,
+                    self.here_lost,
+                    self.pace,
+                )
             case Close(sync=True):
                 self._close_sync()
             case Close():
@@ -218,7 +224,7 @@ class LegDriver:
     def _prepare(self, effect: Prepare) -> None:
         session = self.session
         if session is None or any(f not in session.subscriptions for f in effect.filters):
-            self._to_here(HereTransport(Unheard(self.driver), self.settings.name), effect.data)
+            self._to_here(HereTransport(self.driver, self.settings.name), effect.data)
             self.bound_queue()
 
     def _to_here(self, transport: HereTransport | None, data: bytes) -> None:
@@ -398,19 +404,3 @@ class LegDriver:
                     self._foreign.transport.pause_reading()
                 else:
                     self._foreign.transport.resume_reading()
-
-
-def new_exchange(settings: LegSettings, here: RetainedHere, rng: random.Random) -> RetainedExchange:
-    """Return the exchange of retained messages of a leg. `settings`: of the leg; `here`: what this
-    broker has retained; `rng`: for its times."""
-    found = ExchangeSettings(
-        settings.name,
-        settings.address,
-        f"{settings.client_id}-sync",
-        settings.username,
-        settings.keep_alive,
-        settings.rules,
-        settings.retain,
-        settings.maximum_packet_size,
-    )
-    return RetainedExchange(found, here, rng)

@@ -12,19 +12,18 @@ import random
 import re
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mqttree.broker.base.hybrid_clock import LOGICAL
 from mqttree.broker.leg.crossing import Crossing
 from mqttree.broker.leg.effects import LegEffect, Log, RetainHere, ToForeign
+from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.own_topics import COMMON, own, topic_of
 from mqttree.broker.leg.retained_history import MAX_GATEWAYS, RetainedHistory
 from mqttree.broker.leg.retained_merge import Deed, LocalStore, MergeCounters, RetainedMerge
 from mqttree.broker.leg.retained_packets import retained, without_retain, without_stored
 from mqttree.broker.leg.retained_rules import Retain, RetainedRules
 from mqttree.broker.leg.retained_watch import RetainedWatch
-from mqttree.broker.leg.rules import Rules
 from mqttree.broker.leg.sync_session import SyncSession
 from mqttree.broker.leg.sync_states import SyncState
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
@@ -88,30 +87,11 @@ class Here(LocalStore, Protocol):
         """Return the time (hybrid clock)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeSettings:
-    """How retained messages of one leg cross."""
-
-    name: str
-    """Of the leg."""
-    address: str
-    """HOST:PORT of the foreign broker, for log lines."""
-    client_id: str
-    """Of the sync session."""
-    username: str | None
-    keep_alive: int
-    """s."""
-    rules: Rules
-    retain: Retain = Retain.BOTH
-    maximum_packet_size: int = MAX_PACKET_SIZE
-    """bytes that this broker takes."""
-
-
 class RetainedExchange:
     """The retained messages of one leg."""
 
-    def __init__(self, settings: ExchangeSettings, here: Here, rng: random.Random) -> None:
-        """`settings`: how they cross; `here`: this broker; `rng`: draws pauses."""
+    def __init__(self, settings: LegSettings, here: Here, rng: random.Random) -> None:
+        """`settings`: of the leg; `here`: this broker; `rng`: draws pauses."""
         self.settings = settings
         self.history = RetainedHistory(here.broker_id, here.clock())
         self.counters = MergeCounters()
@@ -119,7 +99,9 @@ class RetainedExchange:
         """Retained messages that the foreign broker does not take, as they are too large."""
         self.ended = 0.0
         """When the last merge was complete (s), 0: there was none."""
-        self.sync = SyncSession(settings.client_id, settings.username, settings.keep_alive)
+        self.sync = SyncSession(
+            f"{settings.client_id}-sync", settings.username, settings.keep_alive
+        )
         self.sync.maximum_packet_size = settings.maximum_packet_size
         self._rules = RetainedRules(settings.rules, settings.retain)
         self._here, self._rng = here, rng

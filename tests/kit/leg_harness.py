@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mqttree.broker.core.session_owner import LEG_LISTENER
-from mqttree.broker.io.leg_driver import new_exchange
 from mqttree.broker.io.leg_retained import RetainedHere
 from mqttree.broker.leg.backoff import CLOSED
 from mqttree.broker.leg.effects import (
@@ -25,6 +24,7 @@ from mqttree.broker.leg.effects import (
 from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
+from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.leg.rules import Rules, parse_rule
 from mqttree.broker.leg.session_pair import LocalSession
 from mqttree.broker.limits import DEFAULTS, Limits
@@ -40,7 +40,7 @@ def settings(*lines: str, **more: Any) -> LegSettings:
 def new_leg(given: LegSettings, *, standby: bool = False) -> Leg:
     """A leg at second 0 whose broker has nothing retained. `standby`: it waits for its turn."""
     here = RetainedHere(World().node, given.session)
-    exchange = new_exchange(given, here, random.Random(1))
+    exchange = RetainedExchange(given, here, random.Random(1))
     return Leg(given, exchange, random.Random(1), 0.0, standby=standby)
 
 
@@ -85,7 +85,7 @@ class Joined:
 
     def begin(self, *, standby: bool = False) -> None:
         """Have a new leg, as after a restart of this broker. `standby`: it waits for its turn."""
-        self.exchange = new_exchange(self.settings, self.retained, random.Random(1))
+        self.exchange = RetainedExchange(self.settings, self.retained, random.Random(1))
         self.here.node.retained_watchers[self.settings.session] = self.exchange.on_published_here
         rng, now = random.Random(1), self.here.now
         self.leg = Leg(self.settings, self.exchange, rng, now, standby=standby)

@@ -18,12 +18,13 @@ from mqttree.broker.core.client import disconnect
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.io.driver import Driver
 from mqttree.broker.io.leg_connections import ForeignProtocol
-from mqttree.broker.io.leg_driver import LegDriver, new_exchange
+from mqttree.broker.io.leg_driver import LegDriver
 from mqttree.broker.leg.effects import DialForeign, LegEffect, Log, TryAddress
 from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.leg_settings import LegSettings
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.leg.marks import Federation
+from mqttree.broker.leg.retained_exchange import RetainedExchange
 from mqttree.broker.node import Node
 from mqttree.broker.wire.constants import PacketType, ReasonCode
 from mqttree.broker.wire.varint import read_length
@@ -257,7 +258,7 @@ class SimLeg(LegDriver):
         super().__init__(driver, settings, LegModel(url, ()), None)
         self._rng = random.Random(f"{world.seed} {settings.name} {self.node.config.boot}")
         config, knows = self.node.config, self.node.cluster.knows
-        self._exchange = new_exchange(settings, self._retained, self._rng)
+        self._exchange = RetainedExchange(settings, self._retained, self._rng)
         self.leg = Leg(
             settings,
             self._exchange,
