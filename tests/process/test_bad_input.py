@@ -1,53 +1,18 @@
-"""Garbage, faults and mistakes: one clear line, a counter, nothing lost, no other client
-disturbed."""
+"""A copied data directory: one clear line, a counter, nothing lost, no other client disturbed."""
 
 from __future__ import annotations
 
 import http.client
-import os
-import random
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from mqttree.bench.lab.ports import free_ports
-from mqttree.broker.base.broker_key import make_key
-from mqttree.broker.base.link_keys import NONCE_BYTES, transcript
-from mqttree.broker.base.log_limit import MAX_CAUSES_PER_HOST
-from mqttree.broker.cluster.link.control_records import (
-    ASK_SEEN,
-    BPDU,
-    SEEN,
-)
-from mqttree.broker.cluster.link.handshake import IDENTITY
-from mqttree.broker.wire import Auth, Connack, Connect, Publish, encode_packet
-from mqttree.broker.wire.properties import Property
-from mqttree.broker.wire.reader import PacketReader
-from mqttree.broker.wire.varint import read_length
+from mqttree.broker.wire import Connect, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Make
-from tests.kit.link_harness import bridge, ping
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("three"), link_timeout=10.0) as cluster:
-        for _ in range(3):
-            cluster.add()
-        yield cluster
-
-
-@pytest.fixture
-def three(shared: Cluster) -> Iterator[Cluster]:
-    shared.agree(shared.brokers)
-    yield shared
-    shared.show()
 
 
 class Undisturbed:
@@ -78,152 +43,6 @@ class Undisturbed:
         assert not self.publisher.lost.is_set()
         assert not self.subscriber.lost.is_set()
         assert self._facts() == self.facts
-
-
-def connect(protocol: int) -> bytes:
-    return encode_packet(Connect("MQTT", protocol, True, 0, f"raw-{protocol}"), protocol)
-
-
-# ------------------------------------------------------------------ the client port
-
-GARBAGE = {
-    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(200),
-    "zeros": bytes(64),
-    "ones": b"\xff" * 64,
-    "endless length": b"\x10\xff\xff\xff\xff\xff",
-    "enormous CONNECT": b"\x10\xff\xff\xff\x7f" + bytes(1000),
-    "wrong protocol name": b"\x10\x10\x00\x04MQTX\x04\x02\x00\x3c\x00\x04abcd",
-    "publish first": b"\x30\x05\x00\x01axyz",
-    "CONNECT cut off": b"\x10\x05\x00\x04MQT",
-    "bad utf-8": b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04a\xff\xfe\xfd",
-    "second CONNECT": connect(4) + connect(4),
-    "reserved type": connect(4) + b"\x00\x00",
-    "reserved type, 5": connect(5) + b"\xf5\x00",
-    "QoS 3": connect(4) + b"\x36\x07\x00\x01a\x00\x01xy",
-    "wildcard in topic": connect(5) + b"\x30\x05\x00\x01#\x00x",
-    "topic alias unknown": connect(5) + b"\x30\x07\x00\x00\x03\x23\x00\x07x",
-    "SUBSCRIBE to nothing": connect(4) + b"\x82\x02\x00\x01",
-    "PUBREL of nothing, wrong flags": connect(4) + b"\x60\x02\x00\x01",
-}
-
-
-def test_garbage_of_a_client_closes_its_connection_alone(three: Cluster, make: Make) -> None:
-    broker = three.brokers[0]
-    watch = Undisturbed(three, make)
-    for what, data in GARBAGE.items():
-        view = broker.view()
-        counted = view["counters"]["malformed"] + view["counters"]["protocol_errors"]
-        warned = len(broker.lines("WARNING"))
-        with RawClient(broker.port, first=data) as raw:
-            answer = raw.rest()
-        assert len(answer) < 64, what
-        counters = broker.view()["counters"]
-        assert counters["malformed"] + counters["protocol_errors"] == counted + 1, what
-        # The same cause is logged once.
-        assert len(broker.lines("WARNING")) in (warned, warned + 1), what
-    assert len(broker.lines("WARNING", "; closed")) > len(GARBAGE) // 2
-    watch.check()
-    rng = random.Random(7)
-    for number in range(100):
-        data = rng.randbytes(rng.randrange(1, 300))
-        with RawClient(broker.port, first=connect(4 + number % 2) + data if number % 3 else data):
-            pass
-    until(
-        lambda: broker.view()["open_connections"] <= len(three.brokers) - 1 + 2, "they are all gone"
-    )
-    watch.check()
-    assert len(broker.lines("WARNING", "127.0.0.1:")) <= (MAX_CAUSES_PER_HOST + 1) * three.minutes()
-    assert not broker.lines("Traceback")
-
-
-# ------------------------------------------------------------------ links
-
-
-KEY = make_key(os.urandom(32))
-
-
-def caller(cluster_name: str, port: int) -> bytes:
-    """The CONNECT of a broker with this key."""
-    connect = bridge(
-        1,
-        cluster=cluster_name,
-        address=f"127.0.0.1:{port}",
-        client_id=KEY.id.hex(),
-        name="false friend",
-    )
-    assert connect.properties is not None
-    connect.properties[Property.AUTHENTICATION_METHOD] = IDENTITY
-    connect.properties[Property.AUTHENTICATION_DATA] = os.urandom(NONCE_BYTES) + KEY.public
-    return encode_packet(connect, 5)
-
-
-# More of it, by one broker: tests/unit/cluster/test_link.py.
-LINK_GARBAGE = {
-    "records cut off": b"\xc0\x03\x02\x00\x00",
-    "records too long": b"\xc0\x08" + b"\x02\x00\xff\xff" + b"abcd",
-    "BPDU": ping((BPDU, b"nonsense")),
-    "SEEN": ping((SEEN, b"\x00" * 18)),
-    "PUBLISH without origin": encode_packet(Publish("t", b"x", 0), 5),
-    "client's CONNECT": connect(5),
-    "SUBSCRIBE": b"\x82\x07\x00\x01\x00\x00\x01a\x00",
-    "reserved type": b"\x00\x00",
-    "ones": b"\xff" * 100,
-    "endless length": b"\xc0\xff\xff\xff\xff\xff",
-    "requests without end": ping(*[(ASK_SEEN, b"")] * 10_000),
-}
-
-
-def false_friend(broker: Broker, cluster: str) -> RawClient:
-    """Go through the whole handshake with a broker, as one of its own would."""
-    said = caller(cluster, free_ports(1)[0])
-    raw = RawClient(broker.port, first=said)
-    reader = PacketReader()
-    came: list[tuple[int, bytes]] = []
-    sent = False
-    while not any(first == 0x20 for first, _ in came):
-        data = raw.sock.recv(65536)
-        assert data, came
-        came += reader.feed(data)
-        if not sent and came:
-            signature = KEY.sign(
-                transcript(said[read_length(said, 1)[1] :], came[0][1]), dialler=True
-            )
-            answer: Any = {
-                Property.AUTHENTICATION_METHOD: IDENTITY,
-                Property.AUTHENTICATION_DATA: signature,
-            }
-            raw.sock.sendall(
-                encode_packet(Auth(0x18, answer), 5) + encode_packet(Connack(False, 0), 5)
-            )
-            sent = True
-    return raw
-
-
-def test_garbage_closes_its_link_and_loses_nothing(three: Cluster, make: Make) -> None:
-    broker = three.root()
-    one, other = (b for b in three.brokers if b is not broker)
-    publisher, subscriber = make(one.port), make(other.port)
-    subscriber.subscribe("through", 2)
-    for number, (what, data) in enumerate(LINK_GARBAGE.items()):
-        counted = broker.counter("link_garbage")
-        with false_friend(broker, three.cluster) as raw:
-            raw.sock.sendall(data)
-            raw.rest()
-        assert broker.counter("link_garbage") == counted + 1, what
-        publisher.publish("through", str(number), 2)
-    expected = [str(number).encode() for number in range(len(LINK_GARBAGE))]
-    assert subscriber.got(len(expected)) == expected
-    # So many lines a minute are said of one host.
-    assert len(broker.lines("WARNING", "link to", "closed")) <= 2 * three.minutes()
-    assert not broker.lines("Traceback")
-    three.agree(three.brokers)
-
-
-# ------------------------------------------------------------------ datagrams
-
-
-# ------------------------------------------------------------------ mistakes
 
 
 def health(broker: Broker) -> tuple[int, str]:
@@ -262,7 +81,9 @@ def test_a_second_broker_of_one_id_is_named_and_disturbs_nobody(tmp_path: Path, 
             assert len(double.lines("ERROR", "a copied data directory?")) == 1
             assert health(double) == (503, "another broker has this one's id\n")
             assert health(original) == (200, "ready\n")
-            with RawClient(double.port, first=connect(5)) as raw:
+            with RawClient(
+                double.port, first=encode_packet(Connect("MQTT", 5, True, 0, "raw"), 5)
+            ) as raw:
                 assert raw.rest()[3:4] == b"\x88"
             assert original.view()["id_conflict"] is None
             make(original.port).publish("through", b"the original goes on", 1)

@@ -4,16 +4,14 @@ them die, hang or come late."""
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mqttree.discovery.drivers.multicast import GROUP, PORT
 from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.clients import Make, repeated
-from tests.kit.waiting import PATIENCE, until
+from tests.kit.waiting import until
 
 _runs = itertools.count()
 
@@ -385,17 +383,3 @@ def test_only_brokers_with_the_secret_federate(tmp_path: Path, make: Make) -> No
             assert alone(broker)
         make(a.port).publish("t", b"end", 1)
         assert subscriber.got(2) == [b"inside", b"end"]
-
-
-def overhear() -> socket.socket:
-    """Begin to hear the group on the loopback interface."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((GROUP, PORT))
-    sock.setsockopt(
-        socket.IPPROTO_IP,
-        socket.IP_ADD_MEMBERSHIP,
-        socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.1"),
-    )
-    sock.settimeout(PATIENCE)
-    return sock

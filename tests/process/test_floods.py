@@ -189,27 +189,6 @@ def test_a_subscriber_that_never_reads_is_cut_to_its_limit(
 # ------------------------------------------------------------------ packet bombs
 
 
-def test_thousands_of_the_longest_topics_are_not_remembered(
-    broker: Broker, witness: Witness
-) -> None:
-    """Thousands of topics of 64 KiB are not remembered."""
-    before = rss(broker)
-    raw = RawClient(broker.port, "long")
-    raw.subscribe("#")
-    reader = threading.Thread(target=lambda: [raw.take() for _ in range(3_000)])
-    reader.start()
-    source = RawClient(broker.port, "long-source")
-    for number in range(3_000):
-        source.send(Publish(f"{number:05}".ljust(65_535, "x"), b""))
-        if number % 300 == 0:
-            witness.served(1)
-    reader.join(PATIENCE)
-    assert not reader.is_alive()
-    assert rss(broker) - before < 64 * MIB
-    for each in (raw, source):
-        each.close()
-
-
 # ------------------------------------------------------------------ storms
 
 

@@ -160,21 +160,6 @@ async def test_who_still_sends_a_body_that_is_too_large_gets_the_answer(server: 
     assert (await server.place({"client": "c"}))[0] == 200
 
 
-async def test_a_client_identifier_that_mqtt_cannot_say_is_refused(server: Server) -> None:
-    for client in ("\ud800", "a\udfffb"):
-        status, body = await server.place({"client": client})
-        assert (status, body) == (400, {"error": "client: not a client identifier"})
-    assert (await server.place({"client": "\U0001f600"}))[0] == 200
-
-
-async def test_the_state_of_placement_can_be_read(server: Server) -> None:
-    await server.place({"client": "c", "subscribe": ["a"]})
-    status, body = await server.json("GET /api/v1/placement")
-    assert status == 200
-    assert [broker["id"] for broker in body["brokers"]] == ["01" * 8]
-    assert (body["clients"], body["jain"], body["peak"]) == (1, 1.0, 1.0)
-
-
 async def test_a_plan_says_which_moves_pay(server: Server) -> None:
     await server.place({"client": "c", "subscribe": ["a"]})
     assert await server.json("POST /api/v1/placement/plan", b'{"moves": 100}') == (

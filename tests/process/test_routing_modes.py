@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.brokers import Broker, Cluster, star_of
+from tests.kit.brokers import Broker, star_of
 from tests.kit.clients import Make
 from tests.kit.waiting import until
 
@@ -65,11 +65,3 @@ def test_a_branch_without_subscribers_gets_no_messages(
 
         until(closed, "the way is closed")
         assert other.counter("received_link") == 0 or apart(middle, wanting)
-
-
-def test_a_broker_of_another_mode_is_refused_with_one_line_at_each_end(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
-        one = cluster.add("--routing", "srt").up()
-        other = cluster.add("--routing", "topic").up()
-        until(lambda: one.lines("does not mix") and other.lines("does not mix"), "both refuse")
-        assert not [link for broker in (one, other) for link in broker.view()["links"]]

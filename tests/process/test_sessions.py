@@ -4,7 +4,6 @@ mosquitto_sub."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -62,40 +61,3 @@ def test_a_client_finds_its_queue_at_each_broker_it_goes_to(
             assert messages == wanted
         else:
             assert not set(wanted) - set(messages)
-
-
-@pytest.mark.parametrize("protocol", [4, 5])
-def test_a_device_that_moved_while_its_broker_was_dead_is_online(
-    tmp_path: Path, protocol: int
-) -> None:
-    """Its will is in the journal of the broker that was killed."""
-    will = ("dev/LWT", b"Offline", 1, True)
-    with Cluster(tmp_path) as cluster, clients() as make:
-        first, second = cluster.add(), cluster.add()
-        cluster.agree()
-        watcher = make(second.port)
-        watcher.subscribe("dev/LWT", 1)
-        watcher.subscribe("end", 1)
-
-        def device(port: int, value: bytes) -> None:
-            client = make(
-                port, client_id="dev", protocol=protocol, clean=False, expiry=600, will=will
-            )
-            client.done(client.publish("dev/LWT", value, 1, retain=True))
-
-        device(first.port, b"Online0")
-        watcher.got(1, "dev/LWT")
-        first.kill()
-        device(second.port, b"Online1")
-        first.start().up()
-        cluster.agree()
-        # It is let in when the wills of the journal are dealt with.
-        last = make(first.port, client_id="last", protocol=protocol, clean=False)
-        last.done(last.publish("end", b"", 1))
-        watcher.got(1, "end")
-        for broker in cluster.brokers:
-            reader = make(broker.port)
-            reader.subscribe("dev/LWT", 1)
-            reader.got(1)
-            assert reader.payloads() == [b"Online1"]
-        assert watcher.payloads("dev/LWT") == [b"Online0", b"Online1"]

@@ -179,6 +179,18 @@ def test_a_client_that_says_its_topics_is_told_before_it_is_let_in() -> None:
     assert counters(row, "redirected") == 2
 
 
+def test_topics_that_cannot_be_read_are_counted_and_the_client_is_let_in() -> None:
+    row = row_of()
+    flow(row, 1, "a", 20)
+    for text in ("[]", "{", json.dumps({"subscribe": ["a/#/b"]})):
+        client = row.connect(2, "c", said=[("mqttree-topics", text)])
+        assert target(client) is None
+        client.cut()
+    assert counters(row, "redirect_topics_invalid") == 3
+    logged = [text for host in row.world.alive() for _, _, text in host.logs]
+    assert "\n" not in "".join(text for text in logged if "mqttree-topics: " in text)
+
+
 def test_a_client_without_an_identifier_of_its_own_is_let_in() -> None:
     row = row_of()
     flow(row, 1, "a", 20)

@@ -342,6 +342,7 @@ def test_every_filter_and_topic_has_one_place_whatever_is_asked(
         ({}, "client"),
         ({"client": 7}, "client"),
         ({"client": ""}, "client"),
+        ({"client": "a\udfffb"}, "client: not a client identifier"),
         ({"client": "c", "subscribe": "a"}, "subscribe: not a list of texts"),
         ({"client": "c", "subscribe": [1]}, "subscribe: not a list of texts"),
         ({"client": "c", "sessions": 0}, "sessions: not a whole number from 1 to 64"),
