@@ -9,7 +9,7 @@ sources and pages say. How to run them is in CONTRIBUTING.md, in "Test".
 With what, in `kit`:
 
 * one broker without sockets: `node_harness.World`, whose clients send and get packets on a virtual
-  clock; `journal_harness` adds a journal that survives a kill; `no_cluster` stands for the cluster.
+  clock; `journal_harness` adds a journal that survives a kill.
 * one broker and neighbours that send what the test says: `link_harness`, with a cluster secret and
   an attacker `protected_links`; `leg_harness` is a leg between two brokers, `overlay_harness`
   brokers with overlays, `federator_harness` federators; `heads` has sessions as brokers send them.

@@ -216,27 +216,6 @@ def test_a_network_that_cannot_listen_is_reported_in_one_line(
 PLAY = [sys.executable, "-m", "mqttree.bench.cli", "lab", "--lab", "relays"]
 
 
-@pytest.mark.parametrize("given", ["a file", "nothing", "a closed input"])
-def test_a_lab_reads_its_commands_from_any_kind_of_input(given: str, tmp_path: Path) -> None:
-    (tmp_path / "one.yaml").write_text("brokers: 1")
-    (tmp_path / "script").write_text("sleep 0\nsleep long\ntree")
-    command = [*PLAY, str(tmp_path / "one.yaml")]
-    if given == "a closed input":
-        command = ["sh", "-c", 'exec "$0" "$@" <&-', *command]
-    with (tmp_path / "script" if given == "a file" else Path(os.devnull)).open() as stream:
-        done = subprocess.run(
-            command, stdin=stream, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    expected = (
-        ["sleep takes 0 to 86,400 seconds, not long", "b0: runtime, root b0, no links"]
-        if given == "a file"
-        else []
-    )
-    assert lines[-2:] == expected if expected else "quit" in lines[-1]
-
-
 def test_a_lab_whose_network_has_died_says_so(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("brokers: 1")
     pipe = subprocess.PIPE

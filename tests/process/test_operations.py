@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,7 +19,7 @@ import pytest
 from mqttree.broker.base.log_format import JsonLines, OneLine
 from mqttree.broker.wire import Disconnect, Publish, encode_packet
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients
+from tests.kit.clients import clients
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
@@ -36,24 +35,6 @@ def alone(cluster: Cluster, *flags: str) -> Broker:
 
 
 # -------------------------------------------------------------------- $SYS
-
-
-def test_mosquittos_client_reads_the_sys_topics(cluster: Cluster) -> None:
-    broker = alone(cluster)
-    command = ["mosquitto_sub", "-p", str(broker.port), "-W", "50", "-C", "3", "-F", "%t=%p=%r"]
-    topics = ("version", "clients/connected", "retained messages/count")
-    done = subprocess.run(
-        [*command, *(word for name in topics for word in ("-t", f"$SYS/broker/{name}"))],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    found = dict(
-        line.removeprefix("$SYS/broker/").split("=", 1) for line in done.stdout.splitlines()
-    )
-    assert found.keys() == set(topics)
-    assert found["version"].startswith("mqttree version ") and found["version"].endswith("=1")
 
 
 def test_the_interval_of_sys_topics_follows_the_file_or_amqtts_plugin(
@@ -212,31 +193,6 @@ def test_json_lines_have_their_fields_and_tracebacks() -> None:
 
 
 # -------------------------------------------------------------------- stopping
-
-
-def test_a_stop_sends_disconnect_and_wills(cluster: Cluster) -> None:
-    one, two = (cluster.add() for _ in range(2))
-    cluster.agree([one.up(), two.up()])
-    with clients() as make:
-        here, there = make(one.port, client_id="here"), make(two.port, client_id="there")
-        for watcher in (here, there):
-            watcher.subscribe("w/#", 1)
-        probe: Client = make(two.port, client_id="probe")
-        until(
-            lambda: (
-                probe.publish("w/probe", "x", 1)
-                and there.payloads("w/probe")
-                and here.payloads("w/probe")
-            ),
-            "the link carries",
-        )
-        make(one.port, client_id="will", will=("w/will", b"gone", 1, False))
-        raw = RawClient(one.port, "raw", keep_alive=60)
-        assert one.terminate() == 0
-        farewell = raw.take()
-        assert isinstance(farewell, Disconnect) and farewell.reason == 0x8B
-        assert here.lost.wait(PATIENCE)
-        assert there.got(1, "w/will") == [b"gone"]  # its client is gone for everybody
 
 
 def test_a_stop_sends_what_was_queued_first(cluster: Cluster) -> None:

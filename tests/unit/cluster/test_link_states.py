@@ -28,7 +28,6 @@ from mqttree.broker.wire.packets import SubscriptionRequest
 from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import Neighbour, bridge, lone, message, ping, unharmed
 from tests.kit.node_harness import FakeTransport, World
-from tests.kit.state_tables import check_table
 from tests.text.test_architecture import read
 
 OF_THE_HANDSHAKE = {Input.CONNECT, Input.AUTH, Input.UNPROVEN, Input.AGREED}
@@ -63,10 +62,6 @@ def test_each_pair_has_one_outcome_or_closes_the_link(state: State, happened: In
     if state in UP:
         assert happened not in OF_THE_HANDSHAKE | {Input.OTHER}
         assert happened in OF_THE_STREAM | {Input.BLOCKS, Input.LOST} or following is state
-
-
-def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
-    check_table(TRANSITIONS, Action, [State.DIALLED, State.CALLED], last=State.CLOSED)
 
 
 def test_no_packet_but_those_of_the_handshake_changes_the_state() -> None:

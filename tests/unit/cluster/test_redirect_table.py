@@ -17,7 +17,6 @@ from mqttree.broker.cluster.placement.redirect_table import (
     Interest,
     RedirectTable,
 )
-from tests.kit.state_tables import check_table
 
 AWAY = (Action.REFUSE, Action.DISCONNECT)
 
@@ -38,10 +37,6 @@ def table_in(state: State, now: float = 0.0) -> RedirectTable:
         table.step("c", given_input, now)
     assert table.state("c", now) is state
     return table
-
-
-def test_the_table_is_whole() -> None:
-    check_table(TRANSITIONS, Action, [State.NEW], State.KEPT)
 
 
 def test_a_connect_is_always_let_in_or_asked_about() -> None:

@@ -18,7 +18,6 @@ from mqttree.broker.core.connection_states import (
 )
 from mqttree.broker.wire import Publish
 from tests.kit.node_harness import World
-from tests.kit.state_tables import check_table
 
 WAITING = (State.WAITING, State.WAITING_HELD)
 
@@ -52,10 +51,6 @@ def test_each_pair_has_one_outcome_or_cannot_come(state: State, given_input: Inp
     # Last words are said once, and what is kept is dropped once.
     assert (action is Action.SAY_LAST_WORDS) == (after.closing and not state.over)
     assert (action is Action.LET_GO) == (after.closed and not state.closed)
-
-
-def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
-    check_table(TRANSITIONS, Action, [State.READING], last=State.CLOSED)
 
 
 STEPS = ("publish", "wait", "answer", "hold", "release", "other", "lost", "close", "time")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.base.state_table import ImpossibleInputError
 from mqttree.discovery.effects import MembershipConfig, StateChanged
 from mqttree.discovery.membership import DISCOVERY_STRETCH, Membership
 from mqttree.discovery.states import TRANSITIONS, Action, Input, State, step
@@ -24,32 +21,6 @@ def test_the_table_is_whole() -> None:
     actions = {action for given_actions, _ in TRANSITIONS.values() for action in given_actions}
     assert actions == set(Action)
     check_walk(TRANSITIONS, [State.DISCOVERY], last=State.LEFT)
-
-
-@pytest.mark.parametrize(("state", "happened"), list(product(State, Input)))
-def test_every_state_and_input_has_its_outcome(state: State, happened: Input) -> None:
-    possible = state is not State.LEFT and (
-        happened is not Input.TD_OVER or state is State.DISCOVERY
-    )
-    assert ((state, happened) in TRANSITIONS) is possible
-    if not possible:
-        with pytest.raises(
-            ImpossibleInputError, match=f"{happened.value!r} while discovery is {state.value!r}"
-        ):
-            step(state, happened)
-        return
-    actions, following = step(state, happened)
-    if happened is Input.LEAVE:
-        assert (actions, following) == ((Action.SAY_GOODBYE,), State.LEFT)
-    elif happened is Input.MET:
-        assert following is State.DISCOVERY
-        assert actions[-1] is Action.EXTEND_TD
-        # Td begins once: newcomers extend it, and do not begin it again.
-        assert (Action.BEGIN_DISCOVERY in actions) is (state is not State.DISCOVERY)
-    else:
-        runtime = happened is Input.AGREED and state is not State.DISCOVERY
-        assert (following is State.RUNTIME) is runtime
-        assert Action.SAY_GOODBYE not in actions
 
 
 WHAT = st.one_of(

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.state_table import ImpossibleInputError
 from mqttree.broker.leg.backoff import BRIEF, CLOSED, LONGEST, SHORTEST, STABLE
 from mqttree.broker.leg.effects import (
     Close,
@@ -21,7 +20,7 @@ from mqttree.broker.leg.effects import (
     ToHere,
 )
 from mqttree.broker.leg.leg import PATIENCE, Leg
-from mqttree.broker.leg.leg_states import TRANSITIONS, Action, Input, State, transition
+from mqttree.broker.leg.leg_states import State
 from mqttree.broker.leg.packets import PacketCutter
 from mqttree.broker.leg.session_pair import LocalSession
 from mqttree.broker.wire import (
@@ -39,15 +38,8 @@ from mqttree.broker.wire import (
 )
 from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import FakeClient, World
-from tests.kit.state_tables import check_table
 
 # ---------------------------------------------------------------- states
-
-
-def test_the_table_is_whole() -> None:
-    check_table(TRANSITIONS, Action, [State.WAITING, State.STANDBY], State.STOPPED)
-    with pytest.raises(ImpossibleInputError, match="a leg"):
-        transition(State.RESTING, Input.DIALLED)
 
 
 # ---------------------------------------------------------------- packets, byte by byte

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mqttree.broker.base.state_table import ImpossibleInputError
 from mqttree.broker.leg.effects import Close, DialForeign, ToForeign
 from mqttree.broker.leg.own_topics import own
 from mqttree.broker.leg.packets import messages, messages_with_ids
@@ -20,11 +19,7 @@ from mqttree.broker.leg.retained_watch import RetainedWatch
 from mqttree.broker.leg.rules import Rules, parse_rule
 from mqttree.broker.leg.sync_session import PATIENCE, QUIET, READ_AHEAD, SyncSession
 from mqttree.broker.leg.sync_states import (
-    SYNC_TRANSITIONS,
-    SyncAction,
-    SyncInput,
     SyncState,
-    sync_transition,
 )
 from mqttree.broker.wire import (
     Connack,
@@ -40,7 +35,6 @@ from mqttree.broker.wire import (
     encode_packet,
 )
 from mqttree.broker.wire.properties import encode_properties
-from tests.kit.state_tables import check_table
 
 # ---------------------------------------------------------------- the rule of a merge
 
@@ -256,12 +250,6 @@ def test_a_message_at_qos_2_may_take_effect_behind_a_newer_one(first: int, secon
 
 
 # ---------------------------------------------------------------- the sync session
-
-
-def test_the_table_of_sync_sessions_is_whole() -> None:
-    check_table(SYNC_TRANSITIONS, SyncAction, [SyncState.IDLE])
-    with pytest.raises(ImpossibleInputError, match="sync"):
-        sync_transition(SyncState.IDLE, SyncInput.ASKED)
 
 
 def ready(version: int = 5) -> SyncSession:

@@ -20,7 +20,6 @@ from mqttree.broker.persistence.journal_states import (
 )
 from mqttree.broker.persistence.write_ahead_log import RETRY, STEP_PAUSE, WriteAheadLog
 from tests.kit.journal_harness import Durable
-from tests.kit.state_tables import check_table
 from tests.unit.persistence.test_journal import durable_client
 
 FAILURES = {Action.FAIL, Action.FAIL_AGAIN, Action.RETRY_LATER}
@@ -43,10 +42,6 @@ def test_each_pair_has_one_outcome_or_cannot_come(state: State, given_input: Inp
     assert (action in {Action.DROP_OLDER, Action.RECOVER}) == (given_input is Input.END_DURABLE)
     # Nothing goes back to the time before the start.
     assert after is not State.NEW
-
-
-def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
-    check_table(TRANSITIONS, Action, [State.NEW])
 
 
 def test_the_table_has_every_answer_of_a_driver_or_timer() -> None:

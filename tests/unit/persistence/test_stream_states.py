@@ -7,20 +7,8 @@ from itertools import product
 import pytest
 
 from mqttree.broker.base.state_table import ImpossibleInputError
-from mqttree.broker.cluster.sessions import image_states
 from mqttree.broker.persistence import stream_states
 from mqttree.broker.persistence.stream_states import Action, Input, State
-from tests.kit.state_tables import check_table
-
-
-def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
-    check_table(stream_states.TRANSITIONS, Action, [State.ALONE])
-    check_table(
-        image_states.TRANSITIONS,
-        image_states.Action,
-        [image_states.State.LOADING],
-        image_states.State.GONE,
-    )
 
 
 @pytest.mark.parametrize(("state", "given"), list(product(State, Input)))
@@ -37,9 +25,3 @@ def test_output_waits_for_a_standby_from_taking_one_to_giving_up(
     assert (after in waits and state not in waits) <= (action is Action.TAKE)
     assert (state in waits and after not in waits) == (action in (Action.OPEN, Action.LEAVE))
     assert (after is State.DOUBT and state is not after) <= (action is Action.STOP)
-
-
-def test_nothing_follows_an_image_that_is_gone() -> None:
-    for given in image_states.Input:
-        with pytest.raises(ImpossibleInputError, match="an image"):
-            image_states.transition(image_states.State.GONE, given)
