@@ -18,9 +18,8 @@ With what, in `kit`:
   `command` (`mqttree` as users run it) and `browser`. `admin_server` is an admin port alone,
   `loop_harness` an event loop and a transport whose clock is moved by hand.
 * `state_tables` walks through a state machine's table, `waiting` waits for what comes true.
-  `placement` and `report` have results to compare with, `source` parses, `attribute_chains` finds
-  reaches into other packages. `effort` says how much a test tries, `core` skips what only the
-  Python core passes.
+  `placement` and `report` have results to compare with, `source` parses. `effort` says
+  how much a test tries, `core` skips what only the Python core passes.
 
 A federation on a virtual clock, which splits and heals:
 
