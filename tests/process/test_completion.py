@@ -21,10 +21,8 @@ pytestmark = pytest.mark.interop
 
 BASH = ["bash", "--norc", "--noprofile"]
 ZSH = ["zsh", "-f"]
-FISH = ["fish", "--no-config"]
 
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 
 
 def script(shell: str) -> str:
@@ -144,15 +142,6 @@ class Terminal:
         until(lambda: self.came(wanted), f"{wanted!r} behind {keys!r}")
 
 
-def test_an_interactive_bash_completes_by_the_tabulator(bash: Path) -> None:
-    with typing(bash.parent, BASH) as ours:
-        terminal = Terminal(ours)
-        until(lambda: terminal.came(b"ready> "), "a prompt")
-        listed = b"-F _shtab_mqttree mqttree\r\n"
-        terminal.says(b"source completion.bash; complete -p mqttree\n", listed)
-        terminal.says(b"mqttree stat\t --js\t\x01echo \n", b"\nmqttree status --json")
-
-
 @needs_zsh
 def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
     with typing(bash.parent, ZSH) as ours:
@@ -175,45 +164,6 @@ def test_an_interactive_zsh_completes_by_the_tabulator(bash: Path) -> None:
         # The bell: nothing is offered.
         terminal.says(b"\x15mqttree run --listen \t", b"\x07")
         assert not terminal.has(b"not found")
-
-
-@needs_fish
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("st", {"status"}),
-        ("to", {"top", "topics"}),
-        ("run --adm", {"--admin", "--admin-token-file"}),
-        ("run --routing sr", {"srt"}),
-        ("run --discovery ", {"multicast", "static", "dns", "off"}),
-        ("run --discovery=st", {"--discovery=static"}),
-        ("run --name ", set()),
-        ("run -c a", {"a file.yaml"}),
-        ("run --data-dir f", {"folder/"}),
-        ("clients --state c", {"connected"}),
-        ("clients --json --lim", {"--limit"}),
-        ("completion ", {"bash", "zsh", "fish"}),
-        ("passwd a", {"a file.yaml"}),
-        ("bench lo", {"load"}),
-        ("bench lab --lab name", {"namespaces"}),
-    ],
-)
-def test_fish_offers_commands_flags_values_and_files(
-    bash: Path, line: str, offered: set[str]
-) -> None:
-    ask = 'source completion.fish; complete -C "mqttree $LINE"'
-    found = subprocess.run(
-        [*FISH, "-c", ask],
-        cwd=bash.parent,
-        env={"PATH": os.environ["PATH"], "HOME": str(bash.parent), "LINE": line},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    assert found.stderr == ""
-    words = {each.split("\t")[0].replace("\\ ", " ") for each in found.stdout.splitlines()}
-    assert words == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

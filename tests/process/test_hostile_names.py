@@ -3,7 +3,6 @@ direction of writing: in each view of the command line, and in the log."""
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import re
@@ -106,21 +105,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
 
 def at(broker: Broker) -> str:
     return f"127.0.0.1:{broker.admin}"
-
-
-def published(broker: Broker) -> None:
-    """Publish to hostile topics, so that they have a rate."""
-    with contextlib.closing(Client(broker.port, client_id="p")) as client:
-        for topic in (f"r/{HOSTILE}", LONG):
-            client.publish(topic, HOSTILE.encode(), 1)
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_what_clients_name_does_not_command_a_terminal(
-    two: list[Broker], words: tuple[str, ...]
-) -> None:
-    published(two[0])
-    shown(at(two[0]), *words)
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, ("doctor", "--seconds", "1")], ids=" ".join)
