@@ -17,7 +17,9 @@ from mqttree.broker.auth.authorization import (
     Permissions,
     Rules,
 )
+from mqttree.broker.base.costs import ROUTE_SHOWN_MEMORY
 from mqttree.broker.core.effects import Authenticate, Hooks
+from mqttree.broker.core.memory_limit import client_memory
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Connack, Puback, Publish, Pubrec, Will
@@ -368,6 +370,7 @@ def test_permitted_topics_are_remembered_for_one_client_until_the_route_goes() -
     routes = world.node.dispatcher.routes
     assert b"a" in routes
     assert client.owner.routes.keys() == {b"a"}
+    assert client_memory(client.owner) == client_memory(other.owner) + ROUTE_SHOWN_MEMORY
     assert not other.owner.routes
     other.publish("a", b"2")
     for topic_filter in ("a", "#", "+/b"):

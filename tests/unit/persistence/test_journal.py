@@ -762,6 +762,23 @@ def test_a_durable_session_is_acknowledged_when_it_is_on_the_disk() -> None:
     assert other.subscribe("a", qos=1) == [1]
 
 
+@pytest.mark.parametrize("reason", [0x10, 0x97])
+def test_the_end_of_a_delivery_is_recorded_whatever_its_reasons(reason: int) -> None:
+    """Of MQTT 5: they are longer than those of the fast path."""
+    world = Durable()
+    client = durable_client(world)
+    client.subscribe("a", qos=2)
+    world.connect("p").publish("a", b"1", 2, 1)
+    (message,) = (packet for packet in client.take() if isinstance(packet, Publish))
+    client.send(Pubrec(message.packet_id or 0, reason))
+    if reason < 0x80:
+        assert client.take() == [Pubrel(message.packet_id or 0)]
+        client.send(Pubcomp(message.packet_id or 0, 0x92))
+    again = world.again()
+    assert durable_client(again).take() == []
+    assert not again.session("k").inflight
+
+
 def test_only_qos_2_deliveries_wait_for_the_disk() -> None:
     """The identifier of a message must not be another one after a restart."""
     world = Durable()
