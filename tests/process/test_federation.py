@@ -271,24 +271,6 @@ def test_a_broker_that_joins_late_and_leaves_disturbs_no_other(
 # ------------------------------------------------------------------ without multicast
 
 
-def test_one_seed_for_each_broker_is_enough(tmp_path: Path, make: Make) -> None:
-    with Cluster(tmp_path, "--discovery", "static") as cluster:
-        first = cluster.add()
-        second = cluster.add("--seed", first.address)
-        cluster.add("--seed", second.address)
-        dead = Broker(tmp_path, "dead", [], cluster="").address
-        cluster.add("--seed", dead, "--seed", f"localhost:{first.port}")
-        # Each knows one other at most; gossip tells the rest, and everybody has a link to
-        # everybody.
-        assert len(cluster.agree()) == 4
-        subscribers = [make(broker.port) for broker in cluster.brokers]
-        for subscriber in subscribers:
-            subscriber.subscribe("t", 1)
-        make(cluster.brokers[3].port).publish("t", b"x", 1)
-        for subscriber in subscribers:
-            assert subscriber.got(1) == [b"x"]
-
-
 def test_seeds_may_be_host_names(tmp_path: Path) -> None:
     with Cluster(tmp_path, "--discovery", "dns") as cluster:
         first = cluster.add()

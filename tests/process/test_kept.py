@@ -4,7 +4,6 @@ federation: tests/sim/test_outages.py, test_durability.py, test_debts.py."""
 from __future__ import annotations
 
 import os
-import random
 import resource
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.config.data_dir import DataDir
-from mqttree.broker.persistence.frames import encode_header
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
 from tests.kit.command import mqttree
@@ -168,18 +166,6 @@ def test_a_directory_that_another_broker_took_is_left_to_it(tmp_path: Path) -> N
 
 
 # ---------------------------------------------------------------- what cannot be read
-
-
-def test_a_journal_that_cannot_be_used_is_reported_in_one_line(tmp_path: Path) -> None:
-    """More of them: tests/unit/io/test_journal_writer.py."""
-    folder = tmp_path / "journal"
-    folder.mkdir()
-    data = DataDir(tmp_path)
-    own = data.identity(1.0, random.Random(1)).id.hex()
-    data.close()
-    (folder / "00000001").write_bytes(encode_header(b"\0" * 8, 1))
-    why = f"is of broker 0000000000000000, and this one is {own}"
-    assert refused("--data-dir", str(tmp_path)) == (2, f"mqttree: {folder / '00000001'} {why}")
 
 
 def refused(*flags: str) -> tuple[int, str]:

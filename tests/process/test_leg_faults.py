@@ -52,28 +52,6 @@ def test_the_queue_of_a_leg_has_its_own_bound(tmp_path: Path) -> None:
         assert len(broker.lines("leg g: its queue is full")) == 1
 
 
-@pytest.mark.parametrize("data", [True, False])
-def test_messages_wait_for_a_mosquitto_that_was_never_there(data: bool, tmp_path: Path) -> None:
-    more = () if data else ("--no-data-dir",)
-    foreign = MosquittoBroker(
-        tmp_path, "theirs", "persistence true", f"persistence_location {tmp_path}/"
-    )
-    with Cluster(tmp_path / "ours") as cluster, clients() as make:
-        with foreign:
-            # What it keeps while it is down.
-            make(foreign.port, client_id="t", expiry=3600, clean=False).subscribe("t", 2)
-            foreign.end(signal.SIGTERM)
-        broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off", *more, data=data)
-        until(lambda: legs(broker)["g"]["last_error"], "a leg that cannot connect")
-        here, sent = make(broker.port), [b"%d" % number for number in range(6)]
-        here.done(*[here.publish("t", each, 1 + n % 2) for n, each in enumerate(sent)])
-        assert legs(broker)["g"]["queued"] == 6
-        with foreign:
-            there = make(foreign.port, client_id="t", expiry=3600, clean=False)
-            assert sorted(there.got(6)) == sent, "QoS 2 takes longer there"
-            assert legs(broker)["g"]["sessions_lost"] == 0
-
-
 def test_a_leg_to_its_own_federation_is_closed(tmp_path: Path) -> None:
     """Whether that leads to its own broker, or to another one."""
     with Cluster(tmp_path / "ours") as cluster:

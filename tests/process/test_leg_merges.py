@@ -100,17 +100,3 @@ def test_what_changed_while_the_gateway_was_down_is_merged(tmp_path: Path) -> No
         pair.write(pair.foreign.port, d=b"6")
         up(pair.gateway, "g")
         pair.equal(a=b"1", c=b"4", d=b"6", new=b"3", own=b"5")
-
-
-def test_a_mosquitto_that_lost_everything_gets_it_again(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, "persistence false")
-    with pair.foreign, pair.cluster:
-        pair.write(pair.foreign.port, a=b"1", b=b"1")
-        pair.start()
-        pair.write(pair.gateway.port, c=b"2")
-        pair.equal(a=b"1", b=b"1", c=b"2")
-        pair.foreign.end(signal.SIGKILL)
-        pair.foreign.start()
-        up(pair.gateway, "g")
-        pair.equal(a=b"1", b=b"1", c=b"2")
-        assert legs(pair.gateway)["g"]["retained_deleted_here"] == 0

@@ -160,17 +160,6 @@ async def test_who_still_sends_a_body_that_is_too_large_gets_the_answer(server: 
     assert (await server.place({"client": "c"}))[0] == 200
 
 
-async def test_a_plan_says_which_moves_pay(server: Server) -> None:
-    await server.place({"client": "c", "subscribe": ["a"]})
-    assert await server.json("POST /api/v1/placement/plan", b'{"moves": 100}') == (
-        200,
-        {"moves": [], "applied": False},
-    )
-    status, body = await server.json("POST /api/v1/placement/plan", b'{"moves": 0}')
-    assert status == 400
-    assert "moves" in body["error"]
-
-
 async def test_the_traffic_of_a_broker_can_be_read(server: Server) -> None:
     meter = server.node.traffic
     assert meter is not None

@@ -65,24 +65,6 @@ def test_a_client_finds_its_session_elsewhere_when_its_broker_is_gone(
         assert client.payloads("t") == [*wanted, b"last"]
 
 
-def test_a_device_whose_broker_is_gone_is_offline(cluster: Cluster) -> None:
-    with clients() as make:
-        watcher = make(cluster.brokers[1].port)
-        watcher.subscribe("dev/+", 1)
-        for name, clean in (("clean", True), ("kept", False)):
-            will = (f"dev/{name}", b"offline", 1, True)
-            make(
-                cluster.brokers[0].port,
-                client_id=name,
-                clean=clean,
-                expiry=0 if clean else 600,
-                will=will,
-            )
-        kill(cluster.brokers[0])
-        watcher.got(2)
-        assert {message.topic for message in watcher.messages} == {"dev/clean", "dev/kept"}
-
-
 WILL = Will("will", b"gone", 1, False)
 
 

@@ -207,20 +207,6 @@ def world_of(seed: int, count: int, **config: Any) -> World:
     return world
 
 
-@pytest.mark.parametrize("discovery", ("off", "multicast", "static"))
-def test_a_lone_broker_is_its_own_root(discovery: str) -> None:
-    """One broker is a federation of one, whether its seeds answer or not."""
-    seeds = (("10.0.0.77", 1883),) if discovery == "static" else ()
-    world = world_of(1, 1, discovery=discovery, seeds=seeds)
-    world.hosts[0].start()
-    world.run(30.0)
-    node = world.hosts[0].running
-    assert node.cluster.tree.is_root
-    assert discovery == "off" or str(node.cluster.membership.state) == "runtime"
-    assert not world.violations
-    assert len([line for _, level, line in world.hosts[0].logs if level == "warning"]) <= 1
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_simultaneous_dials_leave_one_link(seed: int) -> None:
     """Both ends dial at the same instant: one link remains, and neither end loses it again."""
