@@ -55,6 +55,8 @@ class ClusterModel(Settings):
     log_tail: int = 1024 * 1024 * 1024
     """Bytes of the log tail on the disk (`log_tail`); 0: there is none. Of more the oldest messages
     are dropped [replay_log_lost]. An hour of 300 KB/s."""
+    redirect_clients: bool = False
+    """Whether MQTT 5 clients are sent to brokers where they cost less."""
 
 
 class BrokerModel(ClusterModel):

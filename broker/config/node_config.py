@@ -55,8 +55,6 @@ class NodeConfig(BrokerModel):
     where brokers connect, if clients may."""
     topic_rates: bool = False
     """Whether it is counted how often topics are published to."""
-    redirect_clients: bool = False
-    """Whether MQTT 5 clients are sent to brokers where they cost less."""
     redirect_permanent: bool = False
     """With `server_reference`: permanently (0x9D) or temporarily (0x9C)."""
     max_queued_bytes: int = 0

@@ -117,8 +117,6 @@ class FederationSettings(BrokerModel):
     """The address for clients, if it is not the one for brokers."""
     topic_rates: bool = False
     """Whether it is counted how often topics are published to."""
-    redirect_clients: bool = False
-    """Whether MQTT 5 clients are sent to brokers where they cost less."""
     any_broker: bool = False
     """Other brokers may link without secret or certificate although clients have to
     authenticate."""
@@ -150,7 +148,6 @@ class FederationSettings(BrokerModel):
             **values(self, BrokerModel),
             client_address=client_address,
             topic_rates=self.topic_rates,
-            redirect_clients=self.redirect_clients,
         )
 
 
@@ -174,8 +171,6 @@ class RunSettings(ClusterModel):
     """Whether it is counted how often topics are published to."""
     timers: str = "default"
     """`paper`: the times of `PAPER_TIMERS`, where none is given."""
-    redirect_clients: bool = False
-    """Whether MQTT 5 clients are sent to brokers where they cost less."""
     wait_for: int = 1
     """How many brokers, this one included, must have been seen before `/readyz` says yes."""
     log_level: str = "info"
@@ -245,7 +240,6 @@ class RunSettings(ClusterModel):
             tls=self.tls,
             client_address=self.client_address,
             topic_rates=self.topic_rates,
-            redirect_clients=self.redirect_clients,
             any_broker=self.allow_unauthenticated_brokers,
             asked=self.asked,
         )
