@@ -3,8 +3,8 @@ the tree, discovery and its own links. It asks no other broker: one that hangs d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from mqttree.broker.cluster.directory.link_state_directory import (
     CLIENTS_AT,
@@ -20,22 +20,13 @@ from mqttree.broker.cluster.placement.traffic_entry import (
     read_counts,
     read_traffic,
 )
+from mqttree.broker.io.api.link_rates import TRAFFIC_OF_LINK, LinkRates
 
 if TYPE_CHECKING:
     from mqttree.broker.node import Node
     from mqttree.routing.listing import Listing
 
-TRAFFIC_OF_LINK = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
-"""Keys of a link that only its ends know."""
-
 RATES = ("published_per_s", "delivered_per_s", "link_in_per_s", "link_out_per_s")
-
-
-class LinkRates(Protocol):
-    """The traffic of the links here."""
-
-    def of(self, peer: bytes) -> Mapping[str, float | None]:
-        """Return the rates of the link to a neighbour, by key; none if it is too new."""
 
 
 def topology(node: Node, now: float, rates: LinkRates) -> dict[str, Any]:

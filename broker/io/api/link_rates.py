@@ -7,7 +7,6 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqttree.broker.io.api.federation import TRAFFIC_OF_LINK
 from mqttree.broker.io.epoll_transport import EpollStream
 from mqttree.broker.io.stream_protocol import StreamProtocol
 
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
 
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.core.connection import Transport
+
+TRAFFIC_OF_LINK: Final = ("out_per_s", "in_per_s", "out_bytes_per_s", "in_bytes_per_s")
+"""Keys of a link that only its ends know."""
 
 TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
 """Linux has it."""
