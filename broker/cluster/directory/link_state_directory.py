@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import repeat
 from operator import itemgetter
 
-from mqttree.broker.base.broker_id import Identity
+from mqttree.broker.base.broker_id import ID_BYTES, Identity
 from mqttree.broker.cluster.events import (
     ClusterEvents,
     EntriesHandled,
@@ -98,6 +98,16 @@ def standby_of(database: LinkStateDatabase, broker_id: bytes) -> bytes:
     """Return the id of the broker that has the image of a broker's journal, b"": none has.
     `database`: has what brokers post."""
     return (database.entry(broker_id, STANDBY) or b"")[4:]
+
+
+def has_died(database: LinkStateDatabase, broker_id: bytes) -> bool:
+    """Return whether the standby of the broker `broker_id` has seen it die. `database`: has what
+    brokers post."""
+    standby = standby_of(database, broker_id)
+    here = standby == database.own.id
+    said = database.own_entry(SUCCEEDED) if here else database.entry(standby, SUCCEEDED)
+    keys = said or b""
+    return any(keys.startswith(broker_id, at) for at in range(0, len(keys), ID_BYTES + 4))
 
 
 class LinkStateDirectory:

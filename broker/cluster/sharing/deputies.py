@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.cluster.directory.link_state_directory import standby_of
+from mqttree.broker.cluster.directory.link_state_directory import has_died, standby_of
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.events import RouteChanged
@@ -56,14 +56,15 @@ class Deputies:
 
         Two brokers that are lost together are rather cut off than dead, and what is decided on one
         side of a split must not be decided on the other one, too: so none does if this broker has
-        lost its own standby together with that one.
+        lost its own standby together with that one, unless that one was seen to die.
         """
         if broker_id == self._own or self._database.reaches(broker_id):
             return broker_id
         standby, lost = standby_of(self._database, broker_id), self._lost
         since = self._gone.get(broker_id, self._lost_at)
         together = abs(since - self._lost_at) < TOGETHER_S
-        if lost not in (b"", broker_id) and together and not self._database.reaches(lost):
+        apart = lost not in (b"", broker_id) and together and not self._database.reaches(lost)
+        if apart and not has_died(self._database, broker_id):
             return None
         there = standby == self._own or self._database.reaches(standby)
         return standby if there else None
