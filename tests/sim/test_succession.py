@@ -68,7 +68,8 @@ def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, ki
     ("kind", "seed"),
     [("kills", seed) for seed in (2168, 2223, 3075, 3108)]
     + [("splits", 1058), ("aimed", 172)]
-    + [("shared kills", seed) for seed in (17, 106, 130030)],
+    + [("shared kills", seed) for seed in (17, 106, 130030)]
+    + [("shared lags", 5004)],
 )
 def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     """A client of MQTT 5 comes to its adopted session; to one that was offered more than the copy
@@ -77,7 +78,7 @@ def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     off, as it had left that without an answer; and from one that dies while messages of another
     dead one wait there. A broker dies that had given messages to members elsewhere, and one whose
     members had been granted messages; the standby of one that gave has lost its own standby some
-    seconds before."""
+    seconds before. The disk of a broker lacks what was in flight to a member."""
     assert play(seed, kind) == []
 
 
@@ -488,6 +489,32 @@ def test_the_two_sides_of_a_split_do_not_both_rule_on_a_message_of_a_group(
     world.run(20.0)
     got = sorted(got.number for client in (slow, near) for got in client.got)
     assert (got == list(range(100))) == guards
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_what_waits_for_a_member_comes_once_if_its_session_was_adopted_meanwhile(
+    elsewhere: bool,
+) -> None:
+    """Its broker hangs for so long, and has the messages, too. They are published there, or
+    `elsewhere`."""
+    world, ledger, owner, standby = synced(0)
+    filters = [("$share/g/t", 2)]
+    member = Refugee(world, ledger, "m", owner, clean=False, filters=filters)
+    publisher = Refugee(world, ledger, "p", standby if elsewhere else owner, clean=False)
+    member.connect()
+    publisher.connect()
+    world.run(1.0)
+    member.leave_for(12.0)
+    world.run(0.2)
+    for _ in range(5):
+        publisher.publish("t", 2)
+    world.run(1.0)
+    owner.pause()
+    world.run(5.0)
+    assert "m" in standby.running.sessions
+    owner.resume()
+    world.run(15.0)
+    assert [got.number for got in member.got] == list(range(5))
 
 
 @pytest.mark.parametrize("version", [4, 5])

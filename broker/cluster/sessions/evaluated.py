@@ -35,6 +35,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
 )
 from mqttree.broker.core.route import NOTHING_BEYOND, Delivery, Route
 from mqttree.broker.core.wildcard_forms import WildcardForms
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
@@ -238,6 +239,16 @@ class Evaluated:
             if behind != any(low <= number <= high for low, high in ranges.get(key, ())):
                 return True
         return False
+
+    def had_as_member(self, session: Session, topic_filter: str, name: Name, topic: bytes) -> bool:
+        """Whether a `session` that is back has had the message with a `name` and `topic` as a
+        member of the group with the shared subscription `topic_filter`, as far as this broker has
+        recorded it."""
+        name_of_group, inner = split_shared(topic_filter)
+        group = self._node.dispatcher.group(name_of_group or "", inner)
+        return self.was_given(session, *name, topic) or (
+            group is not None and self._sharing.took((*name, group.group_id))
+        )
 
     def position(self, session: Session) -> dict[bytes, Ranges]:
         """Return what is not for a session that arrives: the numbers in its record, and those that

@@ -92,7 +92,7 @@ class QueueMerge:
         used = {one.packet_id for one in session.queue if isinstance(one, Repeat)}
         used.update(session.inflight)
         for item in old.items:
-            known = twin and item.shared is None and item.packet_id not in used
+            known = twin and item.packet_id not in used
             again = item.place == IN_FLIGHT and (item.qos == 1 or repeats or known)
             if again or (item.place == WAITING and item.qos):
                 waiting.append(item)
@@ -104,7 +104,9 @@ class QueueMerge:
         for item in reversed(waiting):
             name = item.message.name
             had = twin
-            if name is not None:
+            if name is not None and twin and item.shared is not None:
+                had = evaluated.had_as_member(session, item.shared, name, item.message.topic)
+            elif name is not None:
                 had = (twin and name[0] not in here) or evaluated.had(
                     session, seen, *name, item.message.topic
                 )

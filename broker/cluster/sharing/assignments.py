@@ -288,9 +288,12 @@ class Assignments:
     def _may_be_ours(self, ref: Ref) -> bool:
         """Whether a message that is not in the ledger may have been given from here: there was no
         room to keep it, or the disk does not have it, as this broker was killed just then."""
+        return ref[0] == self._forwarder.key or not self.published(ref)
+
+    def published(self, ref: Ref) -> bool:
+        """Whether a message was published here, as far as the journal says."""
         key = ref[0]
-        here = key == self._forwarder.key or split_key(key)[0] != self._own
-        return here or ref[1] > self._tops.get(key, LAST)
+        return split_key(key)[0] == self._own and ref[1] <= self._tops.get(key, LAST)
 
     def tell(self) -> None:
         """Send the rulings that are due."""
@@ -511,7 +514,7 @@ class Assignments:
         """Go on with the messages that earlier incarnations of this broker gave, if the log has
         them and they were not acknowledged (`closed`)."""
         forwarder = self._forwarder
-        for key in forwarder.ours:
+        for key in forwarder.ours.keys() - {forwarder.key}:
             self._tops[key] = forwarder.vector[key].top if key in forwarder.vector else 0
         for entry in chain.from_iterable(forwarder.log.pieces()):
             if entry.key in forwarder.ours:
