@@ -193,7 +193,7 @@ class Fencing:
         what the disk may lack."""
         now = self._node.now
         self.former = {standby.id: standby for standby in reversed(standbys)}
-        self.starts = self._cluster.barrier.closed = True
+        self.starts = self._cluster.barrier.closed = self._cluster.catchup.held = True
         self._node.timers.schedule(now, lambda at: self._ask_former(now + DOUBT_S, now, at))
 
     def _ask_former(self, until: float, again: float, now: float) -> None:
@@ -232,6 +232,7 @@ class Fencing:
     def _open(self, now: float) -> None:
         self.starts = False
         self._cluster.barrier.closed = self.doubts
+        self._cluster.catchup.release()
         self._stream.former_heard()
 
     # ---------------------------------------------------------------- fences

@@ -88,7 +88,7 @@ wait for claims, too."""
 
 UNWANTED_S = 2.0
 """s after a promotion until messages are taken that no subscriber here wanted: clients that come
-for their sessions go first."""
+for their sessions go first. An owner that has started again wants them at once."""
 
 SWEEP_S = 60.0
 """s between two looks for sessions that have expired."""
@@ -115,6 +115,11 @@ class Successor:
         """What clients' takers asked for before all of `messages` was read."""
         self.taken: SequenceSet | None = None
         """What members of groups were granted; None: that has not been read yet."""
+        self.unwanted: list[EntryRecord] = []
+        """Messages of the owner that no subscriber here wanted, and that have not been taken."""
+        self.kept: list[Ref] = []
+        """What the owner had published and given to its own members, in sessions that are given
+        away."""
 
     def entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
@@ -185,12 +190,14 @@ class Succession:
         that of one that can be."""
         owner = event.broker_id
         if event.via is not None:
-            self._successors.pop(owner, None)
+            successor = self._successors.pop(owner, None)
             if self._succeeded.pop(owner, None) is not None:
                 self._post_succeeded()
             if self.fences.same_run(owner):
                 # It has what it has published.
                 self._taking.pop(owner, None)
+            elif successor is not None and owner not in self._taking:
+                self._keep(owner, successor)
             self.fences.reached(owner)
         elif owner in self._images():
             # A broker that has drained is not waited for.
@@ -426,7 +433,7 @@ class Succession:
             with suppress(WireError):
                 assignments.restore_entry(successor.entry(record), closed)
             yield ENTRY_STEPS
-        assignments.succeed(owner, closed)
+        assignments.succeed(owner, closed, successor.kept)
 
     def _taking_messages(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
         """Take, in steps, the messages of the owner of an `image` that have not been here: first
@@ -435,7 +442,6 @@ class Succession:
         node, resync = self._node, self._cluster.resync
         owner, boot, _ = image.key
         taken: dict[bytes, None] = {}
-        unwanted: list[EntryRecord] = []
         yield from successor.messages.reading()
         for asked in successor.asked.values():
             self.requested(asked, node.now)
@@ -448,7 +454,7 @@ class Succession:
                     taken[key] = None
                     steps = ENTRY_STEPS + MESSAGE_STEPS * (last - first + 1)
                 elif kept:
-                    unwanted.append(record)
+                    successor.unwanted.append(record)
             yield steps
         died = image.crashed and not self._lives(owner)
         if died:
@@ -459,13 +465,10 @@ class Succession:
             self._post_succeeded()
         self._taking.pop(owner, None)
         self._in_steps(owner, successor, self._taking_shares(successor, owner))
-        if unwanted:
-            node.timers.schedule(
-                node.now + UNWANTED_S,
-                lambda now: self._node.turns.go(
-                    self._keeping(successor, unwanted), lambda: self.fences.same_run(owner)
-                ),
-            )
+        if self._lives(owner):
+            self._keep(owner, successor)
+        else:
+            node.timers.schedule(node.now + UNWANTED_S, lambda now: self._keep(owner, successor))
 
     def _post_succeeded(self) -> None:
         """Tell others of which brokers all messages are here: they wait for no others."""
@@ -475,10 +478,22 @@ class Succession:
         else:
             directory.withdraw(SUCCEEDED)
 
-    def _keeping(self, successor: Successor, unwanted: list[EntryRecord]) -> Iterator[int]:
+    def _keep(self, owner: bytes, successor: Successor) -> None:
+        """Take what no subscriber here wanted of the messages of the broker `owner`, unless that
+        only hung or was cut off. If it has started again, it is told nothing before."""
+        if successor.unwanted and not self.fences.same_run(owner):
+            self._taking[owner] = successor
+            self._node.turns.go(
+                self._keeping(successor, owner),
+                lambda: self._taking.get(owner) is not successor,
+            )
+
+    def _keeping(self, successor: Successor, owner: bytes) -> Iterator[int]:
+        unwanted, successor.unwanted = successor.unwanted, []
         for record in unwanted:
             self._take(successor, record)
             yield ENTRY_STEPS
+        self._taking.pop(owner, None)
         self._cluster.resync.exchange()
 
     def _take(self, successor: Successor, record: EntryRecord) -> None:
@@ -528,6 +543,7 @@ class Succession:
         # What its broker has sent since, if that only hung or was cut off, is not met.
         lent.last = recorded.last + APART & 0xFFFF
         lent.queue, lent.inflight = recorded.queue, recorded.inflight
+        successor.kept += recorded.published_for_members(owner)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, set(), len(lent.queue), now)
         wall = self._cluster.clock.physical(now)

@@ -78,6 +78,10 @@ class SharedGroups(Protocol):
     def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
         """Whether a message is for a member behind a link."""
 
+    def published_behind(self, link: Link, key: bytes) -> bool:
+        """Whether the broker of the origin `key` is behind a link: what its disk lacks may be for
+        its own members."""
+
     def received(
         self,
         message: Message,

@@ -99,13 +99,15 @@ class LogWalks:
         been there."""
         strategy, chosen = self.strategy, self.above.sharing.chosen_behind
         wanted, orphans = strategy.wanted_behind(link), strategy.wanted_behind(link, gone=True)
-        gone = {key for key in {entry.key for entry in candidates} if self.orphans.is_gone(key)}
         entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key])]
+        keys = {entry.key for entry in entries}
+        gone = {key for key in keys if self.orphans.is_gone(key)}
+        returns = {key for key in keys if self.above.sharing.published_behind(link, key)}
         found: list[LogEntry] = []
         for entry in entries:
             parts = (
                 [entry]
-                if entry.retain
+                if entry.retain or entry.key in returns
                 else wanted_parts(entry, orphans if entry.key in gone else wanted)
             )
             found += parts

@@ -240,15 +240,17 @@ class Evaluated:
                 return True
         return False
 
-    def had_as_member(self, session: Session, topic_filter: str, name: Name, topic: bytes) -> bool:
-        """Whether a `session` that is back has had the message with a `name` and `topic` as a
-        member of the group with the shared subscription `topic_filter`, as far as this broker has
-        recorded it."""
-        name_of_group, inner = split_shared(topic_filter)
-        group = self._node.dispatcher.group(name_of_group or "", inner)
-        return self.was_given(session, *name, topic) or (
-            group is not None and self._sharing.took((*name, group.group_id))
-        )
+    def had_as_member(
+        self, session: Session, topic_filter: str, name: Name, *, comes: bool
+    ) -> bool:
+        """Whether a `session` has had the message with a `name` as a member of the group with the
+        shared subscription `topic_filter`: at the broker from which it `comes`, or came, or here,
+        as far as this broker has recorded it."""
+        if self._records.get(session, UNKNOWN).has(*name):
+            return True
+        group_name, inner = split_shared(topic_filter)
+        group = self._node.dispatcher.group(group_name or "", inner)
+        return not comes and group is not None and self._sharing.took((*name, group.group_id))
 
     def position(self, session: Session) -> dict[bytes, Ranges]:
         """Return what is not for a session that arrives: the numbers in its record, and those that

@@ -105,7 +105,8 @@ class QueueMerge:
             name = item.message.name
             had = twin
             if name is not None and twin and item.shared is not None:
-                had = evaluated.had_as_member(session, item.shared, name, item.message.topic)
+                comes = there is not None
+                had = evaluated.had_as_member(session, item.shared, name, comes=comes)
             elif name is not None:
                 had = (twin and name[0] not in here) or evaluated.had(
                     session, seen, *name, item.message.topic

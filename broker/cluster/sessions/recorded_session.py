@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import decode_evaluated
 from mqttree.broker.cluster.sessions.records import (
     OPTIONS,
@@ -25,8 +26,11 @@ from mqttree.broker.cluster.sessions.session_state import (
 from mqttree.broker.core.delivery_queue import RELEASED
 from mqttree.broker.core.session import ABSORBED, Absorbed
 from mqttree.broker.wire.publish_header import PUBREC, PUBREL, packet_id_at
+from mqttree.routing.group_selection import group_id_of, group_key
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.sharing.assignment_ledger import Ref
     from mqttree.broker.core.message import Message, Name
 
 _PACKET_ID = struct.Struct(">H")
@@ -103,6 +107,14 @@ class RecordedSession:
         """Return the names of the messages that it has."""
         waiting = (*self.inflight.values(), *self.queue)
         return [one[0] for one in waiting if one is not None]
+
+    def published_for_members(self, broker_id: bytes) -> Iterator[Ref]:
+        """Return what it has, as a member of groups, of the messages that the broker `broker_id`
+        published."""
+        for one in (*self.inflight.values(), *self.queue):
+            if one is not None and one[4] and one[0][0] and split_key(one[0][0])[0] == broker_id:
+                group, inner = split_shared(one[4].decode(errors="replace"))
+                yield (*one[0], group_id_of(group_key(group or "", inner)))
 
 
 def reading_session(

@@ -256,14 +256,12 @@ class Assignments:
                     continue  # its assignments have not been read yet
                 known = self._may_be_ours(ref) and not ledger.moved(ref)
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
-            elif found is not None and operation == DONE:
+            elif operation == DONE:
                 # If another broker says that, it had this one's place meanwhile.
                 ledger.close(ref)
                 closed.append(ref)
                 if not mine:
                     ledger.note_moved(ref, now)
-            elif found is None and operation == DONE:
-                ledger.note_moved(ref, now)
             elif found is None or not mine:
                 ours = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.
@@ -544,10 +542,11 @@ class Assignments:
             if assignment.state == OPEN and assignment.message.qos == 2:
                 assignment.state = GRANTED
 
-    def succeed(self, giver: bytes, closed: Iterable[Ref]) -> None:
+    def succeed(self, giver: bytes, closed: Iterable[Ref], kept: list[Ref]) -> None:
         """Rule on the messages of a broker that cannot be reached, as its standby, from now on: all
-        that it gave have been restored but for those in `closed`."""
-        self._succeeded[giver] = []
+        that it gave have been restored but for those in `closed`. `kept`: what is closed of its
+        messages as the sessions of its own members have it, and more are given away."""
+        self._succeeded[giver] = kept
         for ref in closed:
             self.ledger.note_moved(ref, self._node.now)
         self._heard.update(who[:8] for who in self.ledger.by_who)

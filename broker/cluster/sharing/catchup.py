@@ -37,7 +37,7 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref
 from mqttree.broker.core.receiver_assignment import MAX_CHOICES
 from mqttree.broker.wire.errors import MalformedPacket
-from mqttree.routing.group_selection import GROUP_ID_SIZE
+from mqttree.routing.group_selection import GROUP_ID_SIZE, parse_key
 from mqttree.routing.subscription_trie import SubscriptionTrie
 
 if TYPE_CHECKING:
@@ -220,6 +220,9 @@ class Catchup:
         self._kept: deque[LogEntry] = deque()
         self._size = 0  # bytes
         self._watches = False  # what leaves the log
+        self.held = False
+        """Whether messages that an earlier incarnation of this broker published may come still, and
+        reports on them."""
         self._timer: Timer | None = None
         self._at = 0.0  # s; when that is due
         bus.receive(GROUP_ASK, self._ask_received)
@@ -342,6 +345,8 @@ class Catchup:
 
     def wanted(self, group_id: bytes) -> bool:
         """Whether the log may have messages for a group that another broker posts only now."""
+        if self.held:
+            return True
         forwarder = self._forwarder
         covered = self._covered.get(group_id, {})
         for key in forwarder.ours:
@@ -349,6 +354,16 @@ class Catchup:
             if top and subtract([(1, top)], covered.get(key, [])):
                 return len(forwarder.log) > 0 or len(self._above.absent_members) > 0
         return False
+
+    def release(self) -> None:
+        """Give old messages, as all of them are here: what this broker's journal did not have goes
+        to local members, too. Sessions that are other brokers' have what was given to them."""
+        self.held, now = False, self._node.now
+        here = {group_id: self._since[group_id] for group_id in self._groups.here}
+        lacking = {group_id: at for group_id, at in here.items() if self.wanted(group_id)}
+        if lacking:
+            self._jobs.append(Job(self._database.own.id, lacking))
+        self._soon(now)
 
     def ask(self, broker_id: bytes, group_id: bytes) -> None:
         """Ask a broker how old its group is. Its members get no new messages before it has answered
@@ -446,9 +461,9 @@ class Catchup:
                 more = more or asking.due(now)
             # Otherwise it was cut off before it could answer: it is asked once more when it is
             # back, and gets the same messages.
-        if self._jobs and self._resume(self._jobs[0]):
+        if self._jobs and not self.held and self._resume(self._jobs[0]):
             self._jobs.popleft()
-        if self._jobs or more:
+        if (self._jobs and not self.held) or more:
             self._soon(now + PAUSE)
         elif self._asked:
             self._soon(now + RETRY)
@@ -492,8 +507,9 @@ class Catchup:
         if job.trie is None:
             job.trie = SubscriptionTrie()
             for group_id in job.group_ids:
-                if (pool := self._groups.pool(group_id)) is not None:
-                    job.trie.insert(pool.filter, pool.group, group_id)
+                if (name := self._groups.key_of(group_id)) is not None:
+                    group, topic_filter = parse_key(name)
+                    job.trie.insert(topic_filter, group, group_id)
             job.pieces = self._above.absent_members.pieces(job.broker)
         given, looks = 0, LOOKS
         while given < STEP and looks > 0 and not job.reading:
@@ -544,7 +560,8 @@ class Catchup:
         how often."""
         if job.trie is None:
             return 0
-        key, given = entry.key, 0
+        key, given, choice = entry.key, 0, entry.choice
+        chosen = {group_id for _, group_id in choice.entries} if choice is not None else ()
         for group_id in job.trie.match(message.topic.decode()):
             if entry.at < job.group_ids.get(group_id, float("inf")):
                 continue
@@ -552,10 +569,13 @@ class Catchup:
             covered = self._covered.get(group_id, {}).get(key, [])
             if find(covered, number, number) >= 0 or message.expired(self._node.now):
                 continue
+            # The journal may lack what an earlier incarnation did.
+            if group_id in chosen or self._giver.is_closed((key, number, group_id)):
+                continue
             if self._giver.give_late(group_id, message):
                 given += 1
                 self._journal.shared_closed([(key, number, group_id)])
-            else:
+            elif job.broker != self._database.own.id:
                 # They went meanwhile, and are asked once more when they are back.
                 self._leave(job, group_id, {**job.looked, key: number - 1})
                 self.ask(job.broker, group_id)

@@ -24,6 +24,7 @@ from mqttree.routing.group_selection import (
     decode_standing,
     encode_standing,
     group_id_of,
+    group_key,
     parse_key,
 )
 from mqttree.routing.subscription_trie import SubscriptionTrie
@@ -320,9 +321,12 @@ class GroupTable:
             pool.brokers[broker_id].pending = False
             self._late.known(group_id)
 
-    def pool(self, group_id: bytes) -> Pool | None:
-        """Return a group of which other brokers have members, None if they have none."""
-        return self.pools.get(group_id)
+    def key_of(self, group_id: bytes) -> bytes | None:
+        """Return the key of a group (`group_key`), None if it has no members."""
+        if (group := self.here.get(group_id)) is not None:
+            return group.key
+        pool = self.pools.get(group_id)
+        return None if pool is None else group_key(pool.group, pool.filter)
 
     def _perhaps_unknown(self, group_id: bytes) -> None:
         pool = self.pools.get(group_id)

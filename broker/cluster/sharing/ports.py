@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.sharing.assignment_ledger import Ref
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import Tries
 
@@ -42,6 +43,10 @@ class Giver(Protocol):
     def give_late(self, group_id: bytes, message: Message) -> bool:
         """Give a message that was published here to a group that was not known then. Returns
         whether it has a member that can be reached."""
+
+    def is_closed(self, ref: Ref) -> bool:
+        """Whether no member gets the message `ref` any more: another broker has given it, or keeps
+        it for a member."""
 
     def deliver_here(self, group_id: bytes, message: Message) -> None:
         """Give a message to a local member of a group."""

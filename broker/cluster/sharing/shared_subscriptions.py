@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.catchup import Catchup
@@ -358,6 +359,11 @@ class SharedSubscriptions:
         self.give(target, group_id, message, (), retain=message.retain)
         return True
 
+    def is_closed(self, ref: Ref) -> bool:
+        """Whether no member gets the message `ref` any more: another broker has given it, or keeps
+        it for a member."""
+        return self.assignments.ledger.moved(ref)
+
     def deliver_here(self, group_id: bytes, message: Message) -> None:
         """Give a message to a local member."""
         group, dispatcher = self.groups.here.get(group_id), self._node.dispatcher
@@ -379,6 +385,11 @@ class SharedSubscriptions:
         if self._strategy.source_rooted and not self._orphans.is_gone(entry.key):
             return link.peer is not None and link.peer.id in brokers
         return any(self._directory.link_to(broker_id) is link for broker_id in brokers)
+
+    def published_behind(self, link: Link, key: bytes) -> bool:
+        """Whether the broker of the origin `key` is behind a link: what its disk lacks may be for
+        its own members."""
+        return self._directory.link_to(split_key(key)[0]) is link
 
 
 def _visited(message: Message) -> tuple[bytes, ...]:

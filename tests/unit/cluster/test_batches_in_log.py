@@ -38,6 +38,7 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.takeover_messages import TAKE
+from mqttree.broker.cluster.sharing.assignment_ledger import Ref
 from mqttree.broker.cluster.sharing.catchup import Job
 from mqttree.broker.cluster.strategy.routing_strategy import every_topic
 from mqttree.broker.core.delivery_queue import Outgoing
@@ -436,6 +437,9 @@ def test_a_group_gets_those_messages_of_a_batch_that_it_wants() -> None:
         def give_late(self, group_id: bytes, message: Message) -> bool:
             given.append((group_id, message.topic))
             return len(given) < 3
+
+        def is_closed(self, ref: Ref) -> bool:
+            return False
 
     catchup._giver = Giver()  # type: ignore[assignment]
     group = b"g" * 8
