@@ -22,9 +22,12 @@ from mqttree.broker.cluster.sessions.fence_messages import (
     Claim,
     FenceMessage,
 )
+from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
+from mqttree.broker.cluster.sharing.assignments import DONE, REPORT
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.sharing.assignment_ledger import Ref
     from mqttree.broker.persistence.ports import JournalBroker
     from mqttree.broker.persistence.standby_image import StandbyImage
 
@@ -50,6 +53,8 @@ class Fence:
             for recorded in image.contents.sessions.values()
             if recorded.incoming
         ]
+        self.closed: list[Ref] = []
+        """Messages that it gave to members of groups and that are settled, or kept elsewhere."""
         self.adopted: set[bytes] = set()
         """Clients whose sessions are this broker's now, as their owner has not come back."""
         self.heard = -1
@@ -114,6 +119,11 @@ class Fences:
             fence.claims.append(claim)
             self.reached(owner)
 
+    def closed(self, owner: bytes) -> list[Ref]:
+        """Return which messages that the broker `owner` gave to members of groups are settled here,
+        or kept elsewhere, for more to be added."""
+        return self._fences[owner].closed
+
     def adopted(self, owner: bytes, client: bytes) -> None:
         """Note that the session of `client`, of the broker `owner`, is this broker's. It is claimed
         when its client connects anywhere (`claim_adopted`)."""
@@ -146,8 +156,15 @@ class Fences:
             fence.told_since = 0.0
             return
         if not self._takes(owner):
-            self._send(owner, fence.message(max(0, fence.heard)))
+            self._send_fence(owner, fence, max(0, fence.heard))
         self._node.timers.schedule(now + REPEAT_S, lambda at: self._tell(owner, fence, at))
+
+    def _send_fence(self, owner: bytes, fence: Fence, first: int) -> None:
+        """Send the claims of a fence from number `first` on. What is closed comes ahead of them: an
+        owner that has heard a fence gives no member what another one has."""
+        for body in encode_refs((DONE, ref) for ref in fence.closed) if fence.heard < 0 else ():
+            self._cluster.bus.send(owner, REPORT, body, at_once=True)
+        self._send(owner, fence.message(first))
 
     def _send(self, owner: bytes, body: bytes) -> None:
         self._cluster.bus.send(owner, FENCE, body, at_once=True)
@@ -162,11 +179,11 @@ class Fences:
         fence = self._fences.get(sender)
         if fence is not None and (fence.boot, fence.epoch) >= (asked.boot, asked.epoch):
             if asked.done == UNHEARD:
-                self._send(sender, fence.message(0))
+                self._send_fence(sender, fence, 0)
                 return
             fence.heard = max(fence.heard, asked.done)
             if asked.done < len(fence.claims):
-                self._send(sender, fence.message(asked.done))
+                self._send_fence(sender, fence, asked.done)
             return
         image, listing = self._images().get(sender), self._cluster.database.listings.get(sender)
         started = listing is not None and asked.boot < listing.boot

@@ -117,9 +117,6 @@ class Successor:
         """What members of groups were granted; None: that has not been read yet."""
         self.unwanted: list[EntryRecord] = []
         """Messages of the owner that no subscriber here wanted, and that have not been taken."""
-        self.kept: list[Ref] = []
-        """What the owner had published and given to its own members, in sessions that are given
-        away."""
 
     def entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
@@ -433,7 +430,7 @@ class Succession:
             with suppress(WireError):
                 assignments.restore_entry(successor.entry(record), closed)
             yield ENTRY_STEPS
-        assignments.succeed(owner, closed, successor.kept)
+        assignments.succeed(owner, closed, self.fences.closed(owner))
 
     def _taking_messages(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
         """Take, in steps, the messages of the owner of an `image` that have not been here: first
@@ -543,7 +540,11 @@ class Succession:
         # What its broker has sent since, if that only hung or was cut off, is not met.
         lent.last = recorded.last + APART & 0xFFFF
         lent.queue, lent.inflight = recorded.queue, recorded.inflight
-        successor.kept += recorded.published_for_members(owner)
+        for ref in recorded.as_member():
+            if split_key(ref[0])[0] == owner:
+                self.fences.closed(owner).append(ref)
+            else:
+                self._cluster.custody.gave(ref)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, set(), len(lent.queue), now)
         wall = self._cluster.clock.physical(now)

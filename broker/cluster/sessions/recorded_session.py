@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import decode_evaluated
 from mqttree.broker.cluster.sessions.records import (
     OPTIONS,
@@ -108,11 +107,10 @@ class RecordedSession:
         waiting = (*self.inflight.values(), *self.queue)
         return [one[0] for one in waiting if one is not None]
 
-    def published_for_members(self, broker_id: bytes) -> Iterator[Ref]:
-        """Return what it has, as a member of groups, of the messages that the broker `broker_id`
-        published."""
+    def as_member(self) -> Iterator[Ref]:
+        """Return which messages it has as a member of groups."""
         for one in (*self.inflight.values(), *self.queue):
-            if one is not None and one[4] and one[0][0] and split_key(one[0][0])[0] == broker_id:
+            if one is not None and one[4] and one[0][0]:
                 group, inner = split_shared(one[4].decode(errors="replace"))
                 yield (*one[0], group_id_of(group_key(group or "", inner)))
 

@@ -542,20 +542,18 @@ class Assignments:
             if assignment.state == OPEN and assignment.message.qos == 2:
                 assignment.state = GRANTED
 
-    def succeed(self, giver: bytes, closed: Iterable[Ref], kept: list[Ref]) -> None:
+    def succeed(self, giver: bytes, closed: Iterable[Ref], since: list[Ref]) -> None:
         """Rule on the messages of a broker that cannot be reached, as its standby, from now on: all
-        that it gave have been restored but for those in `closed`. `kept`: what is closed of its
-        messages as the sessions of its own members have it, and more are given away."""
-        self._succeeded[giver] = kept
+        that it gave have been restored but for those in `closed`. `since`: gets what is closed from
+        now on."""
+        self._succeeded[giver] = since
         for ref in closed:
             self.ledger.note_moved(ref, self._node.now)
         self._heard.update(who[:8] for who in self.ledger.by_who)
 
     def _give_up_succession(self, giver: bytes) -> None:
-        """Leave the messages of a broker that is back to it, and tell it which are closed."""
-        if (closed := self._succeeded.pop(giver, None)) is None:
+        """Leave the messages of a broker that is back to it: it is told which are closed."""
+        if self._succeeded.pop(giver, None) is None:
             return
-        for body in encode_refs([(DONE, ref) for ref in closed]):
-            self._bus.send(giver, REPORT, body, at_once=True)
         for ref in [ref for ref in self.ledger.refs if split_key(ref[0])[0] == giver]:
             self.ledger.close(ref)
