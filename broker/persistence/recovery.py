@@ -11,7 +11,7 @@ from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge, sub
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.link.message_batch import age_batch
-from mqttree.broker.cluster.link.origin_keys import split_key
+from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import decode_evaluated
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of
@@ -140,6 +140,8 @@ class Recovery:
             latest = at
             origins.remember(key, last, self.now)
             log.restore(entry)
+        for standby in self.image.standbys:  # it may have what the disk has nothing of
+            origins.remember(origin_key(origins.own_id, standby.boot), 0, self.now)
         if len(forwarder.ours) > 1:
             self.gap_recovery.tell_earlier()
         node.federated = node.federated or any(record.logged for record in self.image.entries)
