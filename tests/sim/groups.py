@@ -201,10 +201,12 @@ def check_group(
     group: tuple[str, str],
     members: list[SimClient],
     meetings: Meetings | None = None,
+    *,
+    once: bool = True,
 ) -> None:
     """Where all brokers have journals, and all members keep their sessions: each message has a
-    receiver, and at QoS 2 one alone, from when the group's first member was told that it is one.
-    `meetings`: what brokers published before they met is owed to no member (README)."""
+    receiver, and at QoS 2 (`once`) one alone, from when the group's first member was told that it
+    is one. `meetings`: what brokers published before they met is owed to no member (README)."""
     if not all(client.interests for client in members):
         world.violation("session", f"{group}: not all are subscribed")
         return
@@ -223,8 +225,8 @@ def check_group(
         ]
         if sent.acked is not None and sent.qos and sent.at > min(met) and not copies[sent.number]:
             world.violation("lost", f"{told} came to no member")
-        once = sent.qos == 2 and not (sent.will and world.replicas)  # both sides of a split may
-        if once and copies[sent.number] > 1:
+        both = sent.will and world.replicas  # sides of a split may publish it
+        if once and sent.qos == 2 and not both and copies[sent.number] > 1:
             who = {(c.name, got.qos) for c in members for got in c.got if got.number == sent.number}
             if all(qos == 2 for _, qos in who):
                 world.violation("twice", f"{told} came to {sorted(who)}")

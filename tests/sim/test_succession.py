@@ -46,9 +46,13 @@ COUNTS = {
     "hangs": 6,
     "splits": 4,
     "shared kills": 6,
+    "shared lags": 6,
     "shared hangs": 4,
+    "shared splits": 4,
 }
-"""Schedules of each kind in each run of the tests."""
+"""Schedules of each kind in each run of the tests: brokers are killed; are killed while output
+waits; are killed as their disks lack what their standbys have, and start again with these; hang;
+are cut off; with shared subscriptions."""
 
 
 @pytest.mark.parametrize("kind", COUNTS)

@@ -240,17 +240,12 @@ class Evaluated:
                 return True
         return False
 
-    def had_as_member(
-        self, session: Session, topic_filter: str, name: Name, *, comes: bool
-    ) -> bool:
-        """Whether a `session` has had the message with a `name` as a member of the group with the
-        shared subscription `topic_filter`: at the broker from which it `comes`, or came, or here,
-        as far as this broker has recorded it."""
-        if self._records.get(session, UNKNOWN).has(*name):
-            return True
+    def had_as_member(self, topic_filter: str, name: Name) -> bool:
+        """Whether a local member of the group with the shared subscription `topic_filter` has had
+        the message with a `name`, as far as this broker has recorded it."""
         group_name, inner = split_shared(topic_filter)
         group = self._node.dispatcher.group(group_name or "", inner)
-        return not comes and group is not None and self._sharing.took((*name, group.group_id))
+        return group is not None and self._sharing.took((*name, group.group_id))
 
     def position(self, session: Session) -> dict[bytes, Ranges]:
         """Return what is not for a session that arrives: the numbers in its record, and those that

@@ -390,7 +390,8 @@ class SessionMerge:
             if state.owner == session.owner:
                 stamp = posted_stamp(self._database, merge.holder, client_id)
                 session.absorb(Absorbed(merge.holder, stamp, merge.stamp), *state.absorbed)
-                self._queues.absorb(session, state, merged)
+                adopted = stamp == merge.stamp - 1
+                self._queues.absorb(session, state, merged, adopted=adopted)
             self._step(merge, Input.DECODED, now)
 
     def _tell_done(self, merge: Merge, now: float) -> None:

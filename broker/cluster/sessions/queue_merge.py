@@ -75,10 +75,13 @@ class QueueMerge:
         old: SessionState,
         merged: MergedHistory,
         there: Vector | None = None,
+        *,
+        adopted: bool = False,
     ) -> None:
         """Add the queue of an older session `old` to the newer `session` of the same client.
         `merged`: what the older one has had, by its subscriptions; `there`: what the newer one
-        was offered at another broker, if it has just come from there."""
+        was offered at another broker, if it has just come from there; `adopted`: the older one is
+        the copy that this broker's standby has adopted."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = self._evaluated.here()
         waiting: list[Item] = []
@@ -92,7 +95,7 @@ class QueueMerge:
         used = {one.packet_id for one in session.queue if isinstance(one, Repeat)}
         used.update(session.inflight)
         for item in old.items:
-            known = twin and item.packet_id not in used
+            known = twin and (adopted or item.shared is None) and item.packet_id not in used
             again = item.place == IN_FLIGHT and (item.qos == 1 or repeats or known)
             if again or (item.place == WAITING and item.qos):
                 waiting.append(item)
@@ -104,9 +107,8 @@ class QueueMerge:
         for item in reversed(waiting):
             name = item.message.name
             had = twin
-            if name is not None and twin and item.shared is not None:
-                comes = there is not None
-                had = evaluated.had_as_member(session, item.shared, name, comes=comes)
+            if name is not None and adopted and item.shared is not None:
+                had = evaluated.had_as_member(item.shared, name)
             elif name is not None:
                 had = (twin and name[0] not in here) or evaluated.had(
                     session, seen, *name, item.message.topic
