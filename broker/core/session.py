@@ -217,6 +217,7 @@ class Session(DeliveryQueue):
         "expiry_timer",
         "filters_memory",
         "floor",
+        "former_stamp",
         "forms",
         "heard",
         "incoming",
@@ -238,6 +239,7 @@ class Session(DeliveryQueue):
         self.client_id = client_id
         # When its newest connection began (see `takeover`); 0: it is on its way here.
         self.stamp = 0
+        self.former_stamp = 0  # of the connection before
         # When a newer connection of the client began at another broker, 0: none is known.
         self.successor = 0
         self.heard = 0.0  # s; when its client was heard last, once its connection has ended

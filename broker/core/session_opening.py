@@ -75,7 +75,7 @@ def open_session(
     session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
     session.stop_timers()
     node.sessions[client_id] = session
-    session.stamp, session.successor = stamp, 0
+    session.former_stamp, session.stamp, session.successor = session.stamp, stamp, 0
     if old is None:
         session.created = stamp
         session.floor = node.cluster.tombstones.floor(client_id, owner)

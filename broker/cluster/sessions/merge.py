@@ -390,7 +390,7 @@ class SessionMerge:
             if state.owner == session.owner:
                 stamp = posted_stamp(self._database, merge.holder, client_id)
                 session.absorb(Absorbed(merge.holder, stamp, merge.stamp), *state.absorbed)
-                adopted = stamp == merge.stamp - 1
+                adopted = stamp + 1 in (session.stamp, session.former_stamp)
                 self._queues.absorb(session, state, merged, adopted=adopted)
             self._step(merge, Input.DECODED, now)
 
