@@ -543,9 +543,9 @@ class Assignments:
                 assignment.state = GRANTED
 
     def succeed(self, giver: bytes, closed: Iterable[Ref], since: list[Ref]) -> None:
-        """Rule on the messages of a broker that cannot be reached, as its standby, from now on: all
-        that it gave have been restored but for those in `closed`. `since`: gets what is closed from
-        now on."""
+        """Rule on the messages of a broker that cannot be reached, `giver`, as its standby, from
+        now on: all that it gave have been restored but for those in `closed`. `since`: gets what is
+        closed from now on."""
         self._succeeded[giver] = since
         for ref in closed:
             self.ledger.note_moved(ref, self._node.now)
