@@ -123,7 +123,7 @@ def adopts_nothing(patch: Mutant) -> None:
 
 def leaves_assignments(patch: Mutant) -> None:
     """Nobody rules on what a broker that is dead had given to members elsewhere."""
-    patch.setattr(Assignments, "succeed", lambda self, giver, closed: None)
+    patch.setattr(Assignments, "succeed", lambda self, giver, closed, since: None)
 
 
 def answers_nothing(patch: Mutant) -> None:
