@@ -114,7 +114,7 @@ class Cluster(ClusterParts):
             self.node.federated = False
         self.acks.tick(now)
         self.absent_members.tick(now)
-        self.tail_offers.tick(now)
+        self.pulls.tick(now)
         self.gone_brokers.tick(now)
         self.replay_log.forget_old(now)
         self.evaluated.forget_all_paid()

@@ -16,13 +16,13 @@ from mqttree.broker.cluster.agenda import Agenda
 from mqttree.broker.cluster.delivery.answers import Answers
 from mqttree.broker.cluster.delivery.forwarder import Forwarder
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-from mqttree.broker.cluster.delivery.history import HistoryRequests
 from mqttree.broker.cluster.delivery.incoming_batch import IncomingBatches
 from mqttree.broker.cluster.delivery.link_acks import LinkAcks
 from mqttree.broker.cluster.delivery.low_watermarks import LowWatermarks
 from mqttree.broker.cluster.delivery.origins import Origins
 from mqttree.broker.cluster.delivery.orphans import Orphans
 from mqttree.broker.cluster.delivery.ports import DeliveringBroker, LogJournal
+from mqttree.broker.cluster.delivery.pulls import Pulls
 from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from mqttree.broker.cluster.delivery.replay import LogWalks
 from mqttree.broker.cluster.delivery.replay_log import ReplayLog
@@ -32,7 +32,6 @@ from mqttree.broker.cluster.delivery.subscription_start import (
     StartsJournal,
     SubscriptionStarts,
 )
-from mqttree.broker.cluster.delivery.tail_offers import TailOffers
 from mqttree.broker.cluster.delivery.unordered_forwarder import UnorderedForwarder
 from mqttree.broker.cluster.directory.link_state_directory import (
     CLIENTS_AT,
@@ -250,7 +249,16 @@ class ClusterParts:
         )
         self.orphans: Orphans = Orphans(self.database, self.origins)
         self.walks: LogWalks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
-        self.history: HistoryRequests = HistoryRequests(node, self.links, self)
+        self.pulls: Pulls = Pulls(
+            node,
+            origins=self.origins,
+            links=self.links,
+            database=self.database,
+            bus=self.bus,
+            starts=self.subscription_starts,
+            above=self,
+            received=self._received,
+        )
         self.gap_recovery: GapRecovery = GapRecovery(
             node,
             config=self.config,
@@ -262,7 +270,7 @@ class ClusterParts:
             flow_control=self.remote_flow_control,
             starts=self.subscription_starts,
             orphans=self.orphans,
-            history=self.history,
+            pulls=self.pulls,
             events=self.events,
             above=self,
             report=self,
@@ -294,7 +302,7 @@ class ClusterParts:
             acks=self.acks,
             starts=self.subscription_starts,
             orphans=self.orphans,
-            history=self.history,
+            pulls=self.pulls,
             gap_recovery=self.gap_recovery,
             walks=self.walks,
             alarm=self.agenda,
@@ -309,17 +317,14 @@ class ClusterParts:
             strategy=self.strategy,
             starts=self.subscription_starts,
             acks=self.acks,
+            walks=self.walks,
             above=self,
             report=self,
+            gather=self.resync.gather,
         )
-        self.tail_offers: TailOffers = TailOffers(
-            node,
-            origins=self.origins,
-            forwarder=self.forwarder,
-            bus=self.bus,
-            starts=self.subscription_starts,
-            above=self,
-        )
+
+    def _received(self, link: Link, data: bytes, body: int, now: float) -> None:
+        self.incoming_batches.received(link, data, body, now)
 
     def _build_sharing(self, node: FederatedBroker) -> None:
         """Build shared subscriptions, whose members may be at several brokers."""
@@ -459,7 +464,6 @@ class ClusterParts:
         self.records: dict[int, Handler] = {
             **self.topology.records,
             **self.resync.records,
-            **self.history.records,
             **self.directory.records,
             **self.bus.records,
             **self.retained_comparison.records,

@@ -79,8 +79,6 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             parts.forwarder.link_left,
             # the feeds that had it as their source lose it,
             parts.gap_recovery.link_down,
-            # and requests that waited for its answer go on without, with all else unchanged.
-            parts.history.link_down,
             # Messages and directory entries take other paths.
             parts.strategy.on_link_closed,
             parts.directory.on_link_down,

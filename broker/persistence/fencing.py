@@ -21,8 +21,7 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from mqttree.broker.base.sequence_set import LAST, intersect, merge
-from mqttree.broker.cluster.delivery.history import everything_in
+from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.sessions.fence_messages import (
@@ -40,7 +39,6 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
-    from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.cluster.sessions.records import Standby
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
@@ -55,6 +53,9 @@ NEVER = 1 << 62
 
 LOOK_S = 0.02
 """s between two looks whether neighbours have told their directories."""
+
+PULL_S = 0.5
+"""s; longest wait for what neighbours have of this broker's messages that its journal has not."""
 
 RESUMING_S = 0.1
 """s in which what has come while this broker stood still is read."""
@@ -222,14 +223,19 @@ class Fencing:
         """Have the neighbours send what this broker had published and the journal has not, ahead of
         all that clients do here. No subscriber here wants what they do not send then."""
         origins = self._cluster.origins
-        wanted: Vector = {}
+        wanted: dict[bytes, Ranges] = {}
         for key, window in origins.vector.items():
             if window is not origins.own and split_key(key)[0] == origins.own_id:
                 lacks = [*window.history, *window.lacks]
-                wanted[key] = everything_in(intersect(merge(lacks), [(window.begin + 1, LAST)]))
-        self._cluster.history.fetch(wanted, None, self._open, now)
+                wanted[key] = intersect(merge(lacks), [(window.begin + 1, LAST)])
+                self._cluster.pulls.want(key, wanted[key], now)
+        self._open(wanted, now + PULL_S, now)
 
-    def _open(self, now: float) -> None:
+    def _open(self, wanted: dict[bytes, Ranges], until: float, now: float) -> None:
+        """Let clients in when that has come, or until `until` (s) at most."""
+        if now < until and self._cluster.pulls.wants(wanted):
+            self._node.timers.schedule(now + LOOK_S, lambda at: self._open(wanted, until, at))
+            return
         self.starts = False
         self._cluster.barrier.closed = self.doubts
         self._cluster.catchup.release()

@@ -15,8 +15,6 @@ from mqttree.broker.cluster.link.control_records import (
     PARTS,
     PING,
     SEEN,
-    WANT,
-    WANT_DONE,
 )
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.message_batch import encode_batch
@@ -34,7 +32,7 @@ from tests.kit.link_harness import bid
 from tests.kit.node_harness import World
 from tests.unit.cluster.test_link import FAR, OWN, Neighbour, bridge, message, ping, vector_of
 
-KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, WANT_DONE)
+KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS)
 KINDS += (99, DIGEST, PARTS, LIST, FETCH)
 TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)
 SMALL = Limits(
@@ -122,9 +120,8 @@ class Play:
                 self.publish_batch(code)
             case 9 | 10:
                 vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
-                kind = (SEEN, ORIGINS, WANT, WANT_DONE)[tape.byte() & 3]
-                number = tape.bytes(4) if kind in (WANT, WANT_DONE) else b""
-                self.say(ping((kind, number + vector)))
+                kind = (SEEN, ORIGINS)[tape.byte() & 1]
+                self.say(ping((kind, vector)))
             case 11:
                 members = [
                     (

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mqttree.broker.cluster.delivery.feed_states import Input
-from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.delivery.pull_messages import NO_TIMES, Pull
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
+from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.link.control_records import (
     BPDU,
     DIRECTORY,
@@ -86,6 +87,11 @@ def listing_changes(broker: int, entries: Entries, before: int) -> bytes:
 def routed(kind: int, *bodies: bytes, sender: bytes = b"\0" * 7 + b"\x65") -> bytes:
     """Messages to the node alone; `sender`: broker 101."""
     return ping(*((ROUTED, OWN + sender + bytes((0, kind)) + body) for body in bodies))
+
+
+def pull_body(key: bytes, *lacks: tuple[int, int], behind: bool = False) -> bytes:
+    """The body of a PULL for numbers of the origin `key`, of a broker whose filters are known."""
+    return Pull(bytes(12), 0, key, behind, NO_TIMES, list(lacks)).encode()
 
 
 def singles(first: int, body: bytes) -> list[tuple[int, bytes]]:
@@ -263,7 +269,7 @@ class Neighbour:
             if not self.link().live:
                 # It does not say which brokers are behind it; others were asked for what it may
                 # lack, and do not answer.
-                self.world.advance(FETCH_TIME)
+                self.world.advance(DIRECTORY_WAIT_S)
         assert self.link().live
         self.take()
 

@@ -14,7 +14,7 @@ import pytest
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.cli.run import GC_THRESHOLDS
-from mqttree.broker.cluster.delivery.answer_part import FEED_ASK
+from mqttree.broker.cluster.delivery.pull_messages import ENTRIES_PIECE, PULL
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
 from mqttree.broker.cluster.link.control_records import DIRECTORY, SEEN
@@ -53,7 +53,7 @@ from mqttree.routing.link_state import ASK_LISTINGS
 from mqttree.routing.listing import NEIGHBOUR, UP
 from mqttree.stp.bpdu import Role
 from tests.kit.heads import encode_head
-from tests.kit.link_harness import FAR, OWN, Neighbour, bid, listing, lone, ping, routed
+from tests.kit.link_harness import FAR, OWN, Neighbour, bid, listing, lone, ping, pull_body, routed
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known
 
@@ -135,16 +135,26 @@ def test_an_origin_is_asked(begin: int) -> None:
     one.child()
     known(world, one, 2, **{"ft/7": b""})
     logged(world, world.node.cluster.forwarder.key)
-    body = (
-        bytes(16)
-        + (1_000).to_bytes(4, "big")
-        + b"\0"
-        + begin.to_bytes(6, "big")
-        + COUNT.to_bytes(6, "big")
-    )
-    question = routed(FEED_ASK, body)
+    question = routed(PULL, pull_body(world.node.cluster.forwarder.key, (begin, COUNT)))
     what = f"an answer from number {begin} on, of {COUNT}, of which one in 500 is wanted"
     longest(world, what, lambda: one.send(question), lambda: True)
+
+
+@pytest.mark.parametrize("filters", ["ft/7", "f#"])
+def test_a_neighbour_asks_for_messages_of_others(filters: str) -> None:
+    world = lone(routing="interest", link_timeout=1000.0)
+    one = Neighbour(world, 101)
+    one.child()
+    known(world, one, 2, **{filters: b""})
+    logged(world, KEY)
+    question = routed(PULL, pull_body(KEY, (1, COUNT), behind=True))
+    answers: list[bytes] = []
+    longest(
+        world,
+        f"a neighbour asks for {COUNT} messages of another origin, for {filters[1:]}",
+        lambda: one.send(question),
+        lambda: answers.extend(one.routed(ENTRIES_PIECE)) or bool(answers),
+    )
 
 
 def test_groups_are_given_back() -> None:

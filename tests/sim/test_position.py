@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_PIECE
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S
+from mqttree.broker.cluster.delivery.pull_messages import ENTRIES, ENTRIES_PIECE
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.link.link import Link
@@ -169,7 +169,7 @@ def test_a_subscription_start_holds_though_its_origin_does_not_answer(
     client, since = subscribed(row, 2)
     row.run(1.0)
     route = UnicastBus._route
-    lost = {FEED_ANSWER, FEED_PIECE}
+    lost = {ENTRIES, ENTRIES_PIECE}
     monkeypatch.setattr(
         UnicastBus,
         "_route",
@@ -234,13 +234,15 @@ def test_ages_of_messages_do_not_circulate_in_loops(
     """While a tree forms links make circles. Copies of copies filled them, and a tree of nine
     brokers never formed."""
     hops: list[int] = []
-    received = SubscriptionStarts._ages_received
+    received = SubscriptionStarts.ages_received
 
-    def note(self: SubscriptionStarts, link: Link, body: bytes, now: float) -> None:
+    def note(
+        self: SubscriptionStarts, link: Link, body: bytes, now: float, *, holes: bool = False
+    ) -> None:
         hops.append(body[0])
-        received(self, link, body, now)
+        received(self, link, body, now, holes=holes)
 
-    monkeypatch.setattr(SubscriptionStarts, "_ages_received", note)
+    monkeypatch.setattr(SubscriptionStarts, "ages_received", note)
     result = run_seed(seed)
     assert result.violations == []
     assert max(hops) < result.brokers

@@ -281,10 +281,9 @@ def test_constraints_are_exact_and_of_no_machine() -> None:
 
 FIRST = re.compile(r"next\(iter\(([\w.]+?)(?:\.items\(\)|\.values\(\)|\.keys\(\))?\)\)")
 SHORT_QUEUES = {
-    # Questions of one feed, kinds of walks of one link, brokers, dials: some tens at most.
+    # Questions of one feed, brokers, dials: some tens at most.
     "discovery/dialler.py:_under_way",
     "broker/cluster/delivery/origin_questions.py:questions",
-    "broker/cluster/link/link.py:_waiting",
     "broker/cluster/sharing/custody.py:_returned",
     "broker/leg/crossing.py:_loops",
     "routing/link_state.py:asked",

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from mqttree.broker.cluster.delivery import answers, remote_flow_control, tail_offers
+from mqttree.broker.cluster.delivery import pull_messages, pulls, remote_flow_control
 from mqttree.broker.cluster.directory import questions, unicast_bus
 from mqttree.broker.cluster.link import control_records
 from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
@@ -70,9 +70,9 @@ ROUTED = {
         takeover_messages,
         *("SESSION_REQUEST", "SESSION_ANSWER", "SESSION_ENDED", "SESSION_PART"),
     ),
-    "delivery/answers": named(answers, "FEED_ASK", "FEED_ANSWER", "FEED_PIECE"),
+    "delivery/pull_messages": named(pull_messages, "PULL", "ENTRIES", "ENTRIES_PIECE"),
     "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
-    "delivery/tail_offers": named(tail_offers, "TAIL_OFFER", "TAIL_LACK", "TAIL_PIECE"),
+    "delivery/pulls": named(pulls, "OFFER"),
     "sharing/assignments": named(assignments, "REPORT", "RULING", "QUERY"),
     "sharing/catchup": named(catchup, "GROUP_ASK", "GROUP_AGES"),
     "placement/placement_messages": named(

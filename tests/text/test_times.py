@@ -64,7 +64,7 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
         "The disk keeps what no longer fits into the memory",
         "test_an_outage_longer_than_the_log_loses_nothing",
     ): {
-        "mqttree.broker.cluster.delivery.tail_offers.OFFER_INTERVAL": 1.0,
+        "mqttree.broker.cluster.delivery.pulls.OFFER_INTERVAL": 1.0,
     },
     ("Nothing is lost by that", "test_more_than_the_log_holds_waits_for_a_slow_link"): {
         "mqttree.broker.cluster.delivery.origin_feeds.PATIENCE_S": 30.0,
@@ -258,8 +258,9 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.delivery.forwarder.QUIET_S": 1800.0,
     "mqttree.broker.cluster.gone_brokers.GRACE_S": 5.0,
     "mqttree.broker.cluster.delivery.gap_recovery.ASK_PAUSE": 0.005,
-    "mqttree.broker.cluster.delivery.history.FETCH_TIME": 0.5,
-    "mqttree.broker.cluster.delivery.tail_offers.PAUSE": 0.005,
+    "mqttree.broker.cluster.delivery.pulls.MAX_PAUSE_S": 10.0,
+    "mqttree.broker.cluster.delivery.pulls.ROOM_CHECK_INTERVAL_S": 0.005,
+    "mqttree.broker.cluster.delivery.resync.DIRECTORY_WAIT_S": 0.5,
     "mqttree.broker.cluster.delivery.ordered_feed.RETRY": 0.1,
     "mqttree.broker.cluster.delivery.ordered_feed.MAX_RETRY_S": 2.0,
     "mqttree.broker.cluster.delivery.paced_release.STEP_INTERVAL": 0.001,
@@ -342,6 +343,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.persistence.fences.KEPT_S": 30.0,
     "mqttree.broker.persistence.fencing.ASK_S": 0.1,
     "mqttree.broker.persistence.fencing.LOOK_S": 0.02,
+    "mqttree.broker.persistence.fencing.PULL_S": 0.5,
     "mqttree.broker.persistence.fencing.RESUMING_S": 0.1,
     "mqttree.broker.persistence.stream.SILENCE_S": 0.5,
     "mqttree.broker.persistence.stream.LACK_S": 0.3,

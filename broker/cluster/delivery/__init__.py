@@ -10,14 +10,15 @@ it: it reaches them by the Protocols in `ports`.
   sequence numbers of each origin have been here.
 * `replay_log` keeps the recent messages at QoS 1 and 2; `replay` walks it, `link_acks` says how
   much of it the neighbours have.
-* `resync` replays to a neighbour what it lacks before its link is live; `history`
-  asks neighbours for what is not in the log here; `orphans` says which origins are gone.
+* `resync` replays to a neighbour what it lacks before its link is live; `orphans` says which
+  origins are gone.
 * `ordered_feed` is one origin as local subscribers get it (`feed_states`: its table),
   `origin_feeds` are all of them; `gap_recovery` finds out when messages may be missing
   (`tree_paths`: which link leads to a broker), `origin_questions` asks the origin for them,
-  `answers` answers such questions (`answer_part` as bytes), `paced_release` delivers what a feed
+  `answers` answers such questions (`pull_messages`: as bytes), `paced_release` delivers what a feed
   held back; `low_watermarks` says up to where nothing is missing.
-* `tail_offers` offers the log's tail to a broker that is back.
+* `pulls` asks others than the origin: neighbours, and those that offer the log's tail to a broker
+  that is back.
 * `subscription_start` says behind which sequence number of each origin a subscription begins.
 * `unordered_forwarder` is the forwarder where each topic has paths of its own (`ort`).
 * `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.
@@ -27,7 +28,7 @@ it: it reaches them by the Protocols in `ports`.
 States of a link, as `resync` sees it:
 
     blocked -(the tree: forwards)-> telling -(SEEN of both, introductions done)-> gathering
-            -(history fetched)-> joining -(the replay has nothing left)-> live
+            -(the brokers behind it are known)-> joining -(the replay has nothing left)-> live
     any     -(the tree: blocked; too much is queued; the link is lost)-> blocked
 
 States of an ordered feed: a table, in `feed_states`.

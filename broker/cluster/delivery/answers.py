@@ -8,45 +8,45 @@ same broker are not answered: it repeats them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.base.sequence_set import (
     LAST,
-    MAX_GAPS,
     Ranges,
-    decode_pairs,
     intersect,
     merge,
     subtract,
 )
-from mqttree.broker.cluster.delivery.answer_part import (
-    FEED_ANSWER,
-    FEED_ASK,
-    FEED_PIECE,
-    AnswerPart,
+from mqttree.broker.cluster.delivery.pull_messages import (
+    ENTRIES,
+    ENTRIES_PIECE,
+    PULL,
+    EntriesPart,
+    Pull,
+    decode_pull,
 )
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, wanted_parts
 from mqttree.broker.cluster.delivery.subscription_start import (
     PastNumbers,
     answer_of,
     numbers_at,
-    times_of,
 )
-from mqttree.broker.cluster.link.origin_keys import origin_key
+from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.core.receiver_assignment import ID
-from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.link_acks import LinkAcks
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.ports import Above, TailPiece
+    from mqttree.broker.cluster.delivery.replay import LogWalks
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-    from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.ports import MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.routing.link_state import LinkStateDatabase
@@ -62,7 +62,7 @@ LOOKS = 25_000
 on behind them."""
 
 SMALL = 8 * 1024
-"""bytes of messages in a FEED_ANSWER, which takes only live links. More bytes come as FEED_PIECEs,
+"""bytes of messages in an ENTRIES, which takes only live links. More bytes come as ENTRIES_PIECEs,
 which take any link: they may fill the queue of a slow link, so that it is not live any more, and
 that must not stop them."""
 
@@ -70,19 +70,24 @@ READ_COST = 5.0
 """Units of work (`Limits.link_requests`) of a question for which the disk is read."""
 
 
+Gather = Callable[[bytes, Ranges, Link, Callable[[float], None], float], None]
+"""Prepares an answer: of an origin, for numbers that the neighbour at the end of a link lacks; then
+calls the function with the time (s). Last the time now."""
+
+
 class Asked(NamedTuple):
-    """A question of another broker (FEED_ASK)."""
+    """A question of another broker."""
 
     sender: bytes
-    key: bytes
-    state: bytes
-    number: bytes
-    times: list[float]
-    lacks: Ranges
+    pull: Pull
+    link: Link | None
+    """The link to the sender, which asks for brokers behind it as well."""
+    own: bool
+    """It asks for itself, for messages that were published here."""
 
 
 class Answers:
-    """Answers other brokers' questions for messages that were published here."""
+    """Answers other brokers' questions for messages."""
 
     def __init__(
         self,
@@ -96,12 +101,15 @@ class Answers:
         strategy: WantedTopics,
         starts: SubscriptionStarts,
         acks: LinkAcks,
+        walks: LogWalks,
         above: Above,
         report: Reporting,
+        gather: Gather,
     ) -> None:
         """`node`: this broker; `links`: those that are up, by the neighbour's id; `report`: counts
-        and logs; `above`: the floors above delivery; `origins`, `log`, `database`, `bus`,
-        `strategy`, `starts`, `acks`: the modules that it uses."""
+        and logs; `above`: the floors above delivery; `gather`: asks other neighbours for what is
+        history here (`Resync.gather`); `origins`, `log`, `database`, `bus`, `strategy`, `starts`,
+        `acks`, `walks`: the modules that it uses."""
         self._node = node
         self._counters = node.counters
         self._origins = origins
@@ -112,8 +120,10 @@ class Answers:
         self._strategy = strategy
         self._starts = starts
         self._acks = acks
+        self._walks = walks
         self._above = above
         self._report = report
+        self._gather = gather
         self._budget = Budget(
             node.limits.link_requests, node.limits.link_requests_per_second, node.now
         )
@@ -121,20 +131,18 @@ class Answers:
         self._reading: set[tuple[bytes, bytes]] = set()
         self.held = False
         """Whether nothing is answered: others ask again."""
-        bus.receive(FEED_ASK, self._ask_received)
+        bus.receive(PULL, self._pull_received)
 
-    def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
-        """Answer with those of the missing messages that the sender has subscribers for."""
-        origins, database = self._origins, self._database
-        if self.held:
+    def _pull_received(self, sender: bytes, body: bytes, now: float) -> None:
+        """Answer with those of the missing messages that the sender wants: of this broker's own all
+        that there are, of others' what a neighbour, or one that was away, may get here alone."""
+        pull, database, absent = decode_pull(body), self._database, self._above.absent_members
+        window = self._origins.vector.get(pull.key)
+        ours = window is not None and pull.key in self._origins.ours
+        link = self._links.get(sender) if pull.behind else None
+        if self.held or not (ours or link is not None or absent.holds(sender, pull.key)):
             return
-        if len(body) < 20:
-            raise MalformedPacket("FEED_ASK is truncated")
-        state, number, boot = body[:12], body[12:16], body[16:20]
-        key = origin_key(origins.own_id, int.from_bytes(boot, "big"))
-        if key not in origins.ours or key not in origins.vector:
-            return
-        if database.via(sender) is None or database.state(sender) < state:
+        if link is None and (database.via(sender) is None or database.state(sender) < pull.state):
             # The filters that it posted meanwhile are not known here yet; it asks again.
             return
         # The budget is the one of all neighbours together.
@@ -143,15 +151,44 @@ class Answers:
         if self._budget.left < 0:
             self._report.count("routed_dropped")
             return
-        times, ranges = times_of(body[20:])
-        asked = Asked(sender, key, state, number, times, lacked(ranges, origins.vector[key].top))
-        self._above.absent_members.lacks(sender, key, asked.lacks)
-        self._answer(asked, now)
+        if window is not None and ours:
+            pull = pull._replace(lacks=intersect(pull.lacks, [(1, window.top)]))
+        asked = Asked(sender, pull, link, ours and link is None)
+        if link is not None:
+            self._budget.left -= len(self._log) / 2000
+            self._gather(pull.key, pull.lacks, link, lambda at: self._walk(asked, link, at), now)
+        else:
+            absent.lacks(sender, pull.key, pull.lacks)
+            self._answer(asked, now)
+
+    def _walk(self, asked: Asked, link: Link, now: float) -> None:
+        """Answer a neighbour from the log, with what is wanted there or behind it."""
+        if not link.up:
+            return
+        found: list[LogEntry] = []
+
+        def take(entries: list[LogEntry], at: float) -> None:
+            found.extend(entries)
+            if not walk.over and sum([entry.size for entry in found]) > CHUNK:
+                walk.stop()
+                answer(at, more=True)
+
+        def answer(at: float, *, more: bool = False) -> None:
+            few = found[: 1 + bisect_left([*accumulate([e.size for e in found])], CHUNK)]
+            more |= len(few) < len(found)
+            top = few[-1].sequence + few[-1].count - 1 if more else LAST - 1
+            self._counters.replayed += sum([entry.count for entry in few])
+            self._send(asked, [], few, top, at, more=more)
+
+        window = OriginWindow(LAST, now)
+        window.gaps = asked.pull.lacks
+        walk = self._walks.walk(link, {asked.pull.key: window}, take, answer, once=True)
+        walk.begin(now)
 
     def _answer(self, asked: Asked, now: float) -> None:
         """Answer from the tail, if it has anything of that, else from the log."""
-        sender, key = asked.sender, asked.key
-        piece = self._above.absent_members.oldest_piece(sender, key, asked.lacks)
+        sender, key = asked.sender, asked.pull.key
+        piece = self._above.absent_members.oldest_piece(sender, key, asked.pull.lacks)
         if piece is None:
             self._from_log(asked, now)
         elif (sender, key) not in self._reading:
@@ -165,15 +202,18 @@ class Answers:
         return self._starts.past if key == self._origins.key else PastNumbers()
 
     def _from_log(self, asked: Asked, now: float) -> None:
-        origins, log = self._origins, self._log
-        top = origins.vector[asked.key].top
-        whole = asked.key == origins.key and not log.begin
-        past = None if whole else self._past(asked.key)
-        times = [at + origins.uncounted(asked.key) for at in asked.times]
-        numbers, looked = numbers_at(log.latest(), asked.key, times, top, past)
+        log, key = self._log, asked.pull.key
+        if not asked.own:
+            self._send(asked, [], [], LAST - 1, now, more=False)
+            return
+        top = self._origins.vector[key].top
+        whole = key == self._origins.key and not log.begin
+        past = None if whole else self._past(key)
+        times = [at + self._origins.uncounted(key) for at in asked.pull.times_s()]
+        numbers, looked = numbers_at(log.latest(), key, times, top, past)
         in_log = Looked()
         gone, found = self._logged(asked, in_log)
-        parts: list[bytes] = []
+        parts: list[LogEntry] = []
         size, compared, more = 0, 0, False
         wanted = self._wanted(asked, named_too=log.chosen > log.begin)
         for entry in found:
@@ -182,8 +222,8 @@ class Answers:
                 break
             compared += entry.count
             for part in wanted(entry):
-                parts.append(part.data(now))
-                size += len(parts[-1])
+                parts.append(part)
+                size += part.size
                 self._counters.replayed += part.count
         # A batch is one entry of the log, and each of its messages is compared.
         self._budget.left -= (looked + max(in_log.entries, compared)) / 2000
@@ -193,18 +233,17 @@ class Answers:
         """Return the number up to which the messages have left the log, and the entries that are
         there. Of this incarnation no more of the log is walked through than one answer takes: a
         broker that lacks all of it asks a hundred times."""
-        log = self._log
-        if not asked.lacks:
+        log, key, lacks = self._log, asked.pull.key, asked.pull.lacks
+        if not lacks:
             return 0, ()
-        if asked.key == self._origins.key:
-            first = min(log.first_of(asked.key), LAST)
-            left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
-            return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, looked)
+        if key == self._origins.key:
+            first = min(log.first_of(key), LAST)
+            left = intersect(lacks, [(1, first - 1)]) if first > 1 else []
+            return left[-1][1] if left else 0, log.own(key, lacks, looked)
         # However old: what has not left the log is in no tail.
-        found = log.those({asked.key: asked.lacks}, float("-inf"), looked)
+        found = log.those({key: lacks}, float("-inf"), looked)
         left = subtract(
-            asked.lacks,
-            merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]),
+            lacks, merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found])
         )
         return left[-1][1] if left else 0, found
 
@@ -212,38 +251,36 @@ class Answers:
         """Answer with a piece of the tail, up to its last number. `entries`: None if it could not
         be read, and is lost; the next piece is read then, as nothing else goes to a broker that
         waits for this answer."""
-        self._reading.discard((asked.sender, asked.key))
-        now = self._node.now
-        if asked.key not in self._origins.ours:
+        sender, key, lacks = asked.sender, asked.pull.key, asked.pull.lacks
+        self._reading.discard((sender, key))
+        now, absent = self._node.now, self._above.absent_members
+        if asked.own and key not in self._origins.ours:
             return
         if entries is None:
             self._answer(asked, now)
             return
-        ours = [entry for entry in entries if entry.key == asked.key]
         # Subscriptions that were made behind this piece are answered with a later one.
-        past = self._past(asked.key)
-        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, piece.last + 1, past)
-        parts = parts_of(ours, asked.key, asked.lacks)
-        data = []
+        times, past = asked.pull.times_s(), self._past(key)
+        numbers, _ = numbers_at(reversed(entries), key, times, piece.last + 1, past)
         wanted = self._wanted(asked, named_too=True)
-        for part in chain.from_iterable(map(wanted, parts)):
-            data.append(part.data(now))
-            self._counters.log_tail_replayed += part.count
+        parts = list(chain.from_iterable(map(wanted, parts_of(entries, key, lacks))))
         # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
-        begins = piece.first > 1 and piece.first == self._above.absent_members.tail_begins(
-            asked.sender, asked.key
-        )
-        left = intersect(asked.lacks, [(1, piece.first - 1)]) if begins else []
+        begins = piece.first > 1 and piece.first == absent.tail_begins(sender, key)
+        left = intersect(lacks, [(1, piece.first - 1)]) if begins else []
         gone = left[-1][1] if left else 0
-        self._send(asked, numbers, data, piece.last, now, more=True, gone=gone)
+        self._counters.log_tail_replayed += sum(part.count for part in parts)
+        self._send(asked, numbers, parts, piece.last, now, more=True, gone=gone)
 
     def _wanted(self, asked: Asked, *, named_too: bool) -> Callable[[LogEntry], list[LogEntry]]:
-        """Return a function that returns the parts of an entry that the sender wants. `named_too`:
-        entries may be for members of shared subscriptions that were chosen by name."""
+        """Return a function that returns the parts of an entry that the sender wants; what is kept
+        here of another origin, it does. `named_too`: entries may be for members of shared
+        subscriptions that were chosen by name."""
         wanted = self._strategy.wanted_by(asked.sender)
 
         def parts(entry: LogEntry) -> list[LogEntry]:
+            if not asked.own:
+                return [] if entry.passed else [entry]
             if entry.retain or (named_too and named(entry, asked.sender)):
                 return [entry]
             return wanted_parts(entry, wanted)
@@ -254,7 +291,7 @@ class Answers:
         self,
         asked: Asked,
         numbers: list[int],
-        parts: list[bytes],
+        entries: list[LogEntry],
         top: int,
         now: float,
         *,
@@ -263,25 +300,32 @@ class Answers:
     ) -> None:
         """Send an answer. `more`: there are later messages than `top`; `gone`: the numbers up to
         this one have left the log and may be under way."""
-        data = answer_of(numbers, now) + b"".join(parts)
+        sender, pull = asked.sender, asked.pull
+        if asked.own:
+            head = answer_of(numbers, now)
+        else:
+            ages = self._starts.ages(entries, now)
+            head = len(ages).to_bytes(4, "big") + ages
+        data = b"".join((head, *(entry.data(now) for entry in entries)))
         self._budget.left -= 1 + len(data) / 50_000
         more = more or len(data) > SMALL
-        if not more:
-            self._above.absent_members.sent(asked.sender, asked.key)
-        self._acks.asked(asked.sender, more)
+        if asked.link is None and not more:
+            self._above.absent_members.sent(sender, pull.key)
+        if asked.own:
+            self._acks.asked(sender, more)
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            part = AnswerPart(
-                number=int.from_bytes(asked.number, "big"),
+            part = EntriesPart(
+                number=pull.number,
                 position=index,
                 last=index == count - 1,
                 more=more,
                 top=top,
                 gone=gone,
                 data=data[index * PART : (index + 1) * PART],
-            )
-            kind = FEED_PIECE if more else FEED_ANSWER
-            self._bus.send(asked.sender, kind, part.encode(asked.state))
+            ).encode(pull.state)
+            kind = ENTRIES if asked.own and not more else ENTRIES_PIECE
+            self._bus.send(sender, kind, part, link=asked.link)
 
 
 def named(entry: LogEntry, broker_id: bytes) -> bool:
@@ -301,14 +345,3 @@ def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[Log
             intersect([(entry.sequence, entry.sequence + entry.count - 1)], lacks)
         )
     ]
-
-
-def lacked(data: bytes, top: int) -> Ranges:
-    """Return the numbers up to `top` that a question is for.
-
-    Raises:
-        MalformedPacket: it is truncated or too large.
-    """
-    if len(data) > 12 * MAX_GAPS:
-        raise MalformedPacket("FEED_ASK is too large")
-    return intersect(decode_pairs(data, "question for messages"), [(1, top)])

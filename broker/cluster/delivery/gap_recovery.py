@@ -10,11 +10,11 @@ finds a new path to another broker sends it a BREAK, and only then messages over
 then on the broker here still passes messages on to its neighbours, but it holds them back from its
 own subscribers until the origin has sent what is missing:
 
-    FEED_ASK     to the origin: what is not here, and when subscriptions were made meanwhile
-    FEED_ANSWER  back, behind the messages that are on their way: of that, what is wanted here;
-                 "up to number n that is all"
+    PULL     to the origin: what is not here, and when subscriptions were made meanwhile
+    ENTRIES  back, behind the messages that are on their way: of that, what is wanted here; "up to
+             number n that is all"
 
-A broker on the path passes a FEED_ANSWER on over a live link only, and only while it knows all
+A broker on the path passes an ENTRIES on over a live link only, and only while it knows all
 filters that the asking broker had posted when it asked. So what is published behind the answer
 takes the same path, or a BREAK precedes it.
 """
@@ -48,10 +48,10 @@ from mqttree.broker.cluster.strategy.ports import Feed
 from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from mqttree.broker.cluster.delivery.history import HistoryRequests
     from mqttree.broker.cluster.delivery.origins import Origins
     from mqttree.broker.cluster.delivery.orphans import Orphans
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
+    from mqttree.broker.cluster.delivery.pulls import Pulls
     from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -94,7 +94,7 @@ class GapRecovery:
         flow_control: RemoteFlowControl,
         starts: SubscriptionStarts,
         orphans: Orphans,
-        history: HistoryRequests,
+        pulls: Pulls,
         events: ClusterEvents,
         above: Above,
         report: Reporting,
@@ -103,7 +103,7 @@ class GapRecovery:
         """`node`: this broker, as `config` describes it; `is_member`: whether discovery knows a
         broker; `events`: dispatches that an origin is lost; `flow_control`: holds publishers at
         origins; `above`: the floors above delivery; `report`: counts and logs; `origins`, `log`,
-        `directory`, `bus`, `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
+        `directory`, `bus`, `strategy`, `starts`, `orphans`, `pulls`: the modules that it uses."""
         self.node = node
         self._origins = origins
         self._vector = origins.vector
@@ -112,7 +112,7 @@ class GapRecovery:
         self._strategy = strategy
         self._ordered = strategy.ordered
         self._orphans = orphans
-        self._history = history
+        self._pulls = pulls
         self._events = events
         self._above = above
         self._link_timeout = config.link_timeout
@@ -126,6 +126,7 @@ class GapRecovery:
             node,
             feeds=self.feeds,
             release=self.release,
+            pulls=pulls,
             log=log,
             database=directory.database,
             bus=bus,
@@ -356,7 +357,7 @@ class GapRecovery:
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them
         in its log. `now`: s."""
-        self._history.want(key, ranges, now)
+        self._pulls.want(key, ranges, now)
 
     def _begin(self, feed: OrderedFeed) -> None:
         """Hold messages back from now on, and ask the origin."""

@@ -129,15 +129,13 @@ class LocalWindow(OriginWindow):
             del self.feed.kept[:-most]
         return before - self.ranges
 
-    def miss(self, theirs: OriginWindow) -> Ranges:
-        """Miss from now on, and return, the history that a neighbour with `theirs` lacks too; a
-        second call finds none. It is from before this broker met the origin, so local subscribers
-        do not get it when it comes (`begin`)."""
+    def miss(self, lacks: Ranges) -> Ranges:
+        """Miss from now on, and return, the history that a neighbour `lacks` too; a second call
+        finds none. It is from before this broker met the origin, so local subscribers do not get it
+        when it comes (`begin`)."""
         if not self.history or not self.begin:
             return []
-        found = intersect(
-            intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history), [(1, self.begin)]
-        )
+        found = intersect(intersect(lacks, self.history), [(1, self.begin)])
         if found:
             self.history = subtract(self.history, found)
             self.gaps = merge(self.gaps + found)

@@ -92,16 +92,34 @@ class HeldMessage:
 
 
 class Question:
-    """What an origin was asked for, and which parts of its answer have arrived."""
+    """What a broker was asked for, and which parts of its answer have arrived."""
 
-    __slots__ = ("again", "asked", "at", "parts", "size")
+    __slots__ = ("asked", "at", "outdated", "parts", "size")
 
     def __init__(self, asked: Ranges, at: float) -> None:
         self.asked = asked
         self.at = at  # s
         self.parts: list[bytes] = []
         self.size = 0  # bytes of these
-        self.again = False  # the way broke once more since
+        self.outdated = False  # the way broke once more since
+
+    def add(self, data: bytes, position: int) -> bool:
+        """Add the `data` of a part of the answer; `position`: which one it is, from 0. Returns
+        False if it does not follow the last one. An answer that is repeated begins again."""
+        if not position:
+            self.take_data()
+        if position != len(self.parts):
+            return False
+        self.parts.append(data)
+        self.size += len(data)
+        return True
+
+    def take_data(self) -> bytes:
+        """Return the data of all parts, and forget them."""
+        data = b"".join(self.parts)
+        self.parts.clear()
+        self.size = 0
+        return data
 
 
 class Window(Protocol):
@@ -304,7 +322,7 @@ class OrderedFeed:
     def outdate(self) -> None:
         """Note that the path broke: every open question has to be asked again."""
         for question in self.questions.values():
-            question.again = True
+            question.outdated = True
 
     def wait(self) -> None:
         """Note that messages are held from now on."""

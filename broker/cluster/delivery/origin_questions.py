@@ -1,5 +1,5 @@
-"""Questions to origins: what ordered feeds lack (FEED_ASK), and what the answers say of it
-(FEED_ANSWER; docs/decisions/0013).
+"""Questions to origins: what ordered feeds lack (PULL), and what the answers say of it (ENTRIES;
+docs/decisions/0013).
 
 An answer that says that there is no more is the last one: the link that brought it is the source of
 the feed from then on. Others lead to the next question.
@@ -7,24 +7,16 @@ the feed from then on. Others lead to the next question.
 
 from __future__ import annotations
 
-from binascii import a2b_base64
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import (
     Ranges,
-    encode_pairs,
     find,
     intersect,
     merge,
     subtract,
-)
-from mqttree.broker.cluster.delivery.answer_part import (
-    FEED_ANSWER,
-    FEED_ASK,
-    FEED_PIECE,
-    AnswerPart,
-    decode_feed_answer,
 )
 from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.ordered_feed import (
@@ -36,6 +28,12 @@ from mqttree.broker.cluster.delivery.ordered_feed import (
 )
 from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S, OriginFeeds
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
+from mqttree.broker.cluster.delivery.pull_messages import (
+    ENTRIES,
+    ENTRIES_PIECE,
+    EntriesPart,
+    decode_entries_part,
+)
 from mqttree.broker.cluster.delivery.tree_paths import SPLIT
 from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.core.message import Message
@@ -45,6 +43,7 @@ from mqttree.broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
+    from mqttree.broker.cluster.delivery.pulls import Pulls
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
@@ -70,6 +69,7 @@ class OriginQuestions:
         *,
         feeds: OriginFeeds,
         release: PacedRelease,
+        pulls: Pulls,
         log: ReplayLog,
         database: LinkStateDatabase,
         bus: UnicastBus,
@@ -78,53 +78,52 @@ class OriginQuestions:
         rearm: Callable[[OrderedFeed], None],
     ) -> None:
         """`node`: this broker; `feeds`: those of all origins; `release`: delivers the messages of
-        answers; `log`: keeps them; `database`: the state of listings; `bus`: sends questions and
-        takes answers; `starts`: where subscriptions begin; `above`: the floors above delivery;
-        `rearm`: sets the timer of a feed that has changed."""
+        answers; `pulls`: sends questions, and takes answers of others than origins; `log`: keeps
+        messages; `database`: what brokers post; `bus`: brings answers; `starts`: where
+        subscriptions begin; `above`: the floors above delivery; `rearm`: sets the timer of a feed
+        that has changed."""
         self._feeds = feeds
         self._release = release
+        self._pulls = pulls
         self._log = log
         self._database = database
-        self._bus = bus
         self._starts = starts
         self._above = above
         self._rearm = rearm
-        self._number = 0
-        bus.receive_over(FEED_ANSWER, self._answer_received)
-        bus.receive_over(FEED_PIECE, self._answer_received, pieces=12)
+        bus.receive_over(ENTRIES, self._answer_received)
+        bus.receive_over(ENTRIES_PIECE, self._answer_received, pieces=12)
 
     def ask(self, feed: OrderedFeed, now: float) -> None:
         """Ask the origin of a feed at `now` (s) for all that is missing and may be wanted here."""
-        self._number = self._number + 1 & 0xFFFFFFFF
-        question = feed.questions[self._number] = Question(feed.lacks(), now)
+        number = self._pulls.next_number()
+        question = feed.questions[number] = Question(feed.lacks(), now)
         if len(feed.questions) > MAX_QUESTIONS:
             del feed.questions[next(iter(feed.questions))]
         feed.ask_at = now + feed.pause
         feed.pause = min(2 * feed.pause, MAX_RETRY_S)
-        body = [
-            self._database.own_stamp()[8:],
-            self._number.to_bytes(4, "big"),
-            a2b_base64(feed.key)[8:],
-        ]
-        body.append(self._starts.question(feed.key, self._number, now))
-        body.append(encode_pairs(question.asked))
-        self._bus.send(feed.broker_id, FEED_ASK, b"".join(body), at_once=True)
+        times = self._starts.question(feed.key, number, now)
+        self._pulls.send(feed.broker_id, feed.key, number, times, question.asked)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
-        """Take a part of an answer (FEED_ANSWER)."""
-        part = decode_feed_answer(body)
+        """Take a part of an answer (ENTRIES)."""
+        part = decode_entries_part(body)
         feed = next((s for s in self._feeds.of(sender) if part.number in s.questions), None)
-        question = None if feed is None else feed.questions.get(part.number)
-        if feed is None or question is None or feed.fed or part.position != len(question.parts):
+        pull = self._pulls.find(sender, part.number)
+        question = pull if feed is None else feed.questions[part.number]
+        if question is None or (feed is not None and feed.fed):
             return
-        question.parts.append(part.data)
-        question.size += len(body)
+        if not question.add(part.data, part.position):
+            return
         if (
-            question.size >> 20 != question.size - len(body) >> 20
+            question.size >> 20 != question.size - len(part.data) >> 20
             and self._answers() > MAX_ANSWERS_BYTES
         ):
-            del feed.questions[part.number]
-            raise MalformedPacket("FEED_ANSWER is too large")
+            question.take_data()
+            raise MalformedPacket("ENTRIES is too large")
+        if pull is not None:
+            self._pulls.part_received(pull, part, now, link)
+        if feed is None:
+            return
         feed.ask_at = max(feed.ask_at, now + feed.pause)
         if part.last:
             self._take_answer(feed, question, part, now, link)
@@ -132,7 +131,7 @@ class OriginQuestions:
             feed.since = now
 
     def _take_answer(
-        self, feed: OrderedFeed, question: Question, part: AnswerPart, now: float, link: Link
+        self, feed: OrderedFeed, question: Question, part: EntriesPart, now: float, link: Link
     ) -> None:
         """Take an answer of which the last part has come, and go on with its feed: wait for
         messages that may be under way, ask on, or trust the link that brought it."""
@@ -142,14 +141,14 @@ class OriginQuestions:
             if older == part.number:
                 break
         data, again = self._starts.on_answer(
-            feed.key, part.number, b"".join(question.parts), top, more=part.more
+            feed.key, part.number, question.take_data(), top, more=part.more
         )
         if data is None:
             feed.pause = RETRY
             self.ask(feed, now)
             self._rearm(feed)
             return
-        question.again |= again
+        question.outdated |= again
         waits = self._take_found(feed, question, data, top, now, min(part.gone, top))
         advanced = part.more and top > before
         if advanced:
@@ -164,7 +163,7 @@ class OriginQuestions:
             self._release.begin(feed, now)
             feed.ask_at = now + feed.pause
             self._rearm(feed)
-        elif part.more or question.again or missed or (feed.window.top > top and not later):
+        elif part.more or question.outdated or missed or (feed.window.top > top and not later):
             self._release.begin(feed, now)
             feed.pause = max(RETRY, min(MAX_RETRY_S, 2 * (now - question.at)))
             self._ask_on(feed, now, advanced=advanced)
@@ -179,7 +178,7 @@ class OriginQuestions:
     def _ask_on(self, feed: OrderedFeed, now: float, *, advanced: bool) -> None:
         """Ask for what an answer did not bring; `advanced`: it was a step forward. A question in
         flight is not repeated, unless its answer would not advance the feed after this one."""
-        if advanced or all(newer.again for newer in feed.questions.values()):
+        if advanced or all(newer.outdated for newer in feed.questions.values()):
             if feed.next_held() is None:
                 self.ask(feed, now)
             else:
@@ -188,9 +187,8 @@ class OriginQuestions:
 
     def _answers(self) -> int:
         """Return the bytes of all answers of which parts are here."""
-        return sum(
-            question.size for feed in self._feeds.all() for question in feed.questions.values()
-        )
+        asked = chain(self._pulls.open.values(), *(f.questions.values() for f in self._feeds.all()))
+        return sum(question.size for question in asked)
 
     def _take_found(
         self, feed: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int

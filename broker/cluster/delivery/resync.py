@@ -2,19 +2,17 @@
 
 When a link begins to forward, a broker first tells the neighbour its version vector (SEEN). The
 neighbour replays from its log what is missing, in order, and only then makes the link live.
-What was published before a broker met an origin is history to that broker. It is fetched
-(WANT, WANT_DONE) when a neighbour that was cut off lacks it and can get it only through here. With
-routing by interest each broker asks the origins itself (`gap_recovery`), and history is fetched
-only of origins that are gone (`orphans`).
+What was published before a broker met an origin is history to that broker. It is pulled from other
+neighbours (`pulls`) when a neighbour that was cut off lacks it and can get it only through here: if
+its origin is gone (`orphans`), as each broker asks the others itself (`gap_recovery`). What they
+send is passed on.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.delivery.history import FETCH_TIME, everything_in
 from mqttree.broker.cluster.events import (
     LinkBehind,
     LinkDown,
@@ -23,17 +21,18 @@ from mqttree.broker.cluster.events import (
     OriginLost,
     RouteChanged,
 )
-from mqttree.broker.cluster.link.control_records import ASK_SEEN, ORIGINS, SEEN, WANT, WANT_DONE
+from mqttree.broker.cluster.link.control_records import ASK_SEEN, ORIGINS, SEEN
 from mqttree.broker.cluster.link.link_states import Input
 from mqttree.broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
 
 if TYPE_CHECKING:
+    from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.cluster.delivery.forwarder import Forwarder
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-    from mqttree.broker.cluster.delivery.history import HistoryRequests
     from mqttree.broker.cluster.delivery.link_acks import LinkAcks
     from mqttree.broker.cluster.delivery.orphans import Orphans
     from mqttree.broker.cluster.delivery.ports import DeliveringBroker, SeenWatcher
+    from mqttree.broker.cluster.delivery.pulls import Pulls
     from mqttree.broker.cluster.delivery.replay import LogWalk, LogWalks
     from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -47,9 +46,8 @@ SEEN_INTERVAL_S = 0.05
 a broker that makes the tree change all the time must not have all others do nothing but
 report."""
 
-MAX_WANTS = 16
-"""WANTs of one neighbour in the queue; of more the oldest are dropped, and the neighbour goes on
-without an answer."""
+DIRECTORY_WAIT_S = 0.5
+"""s; longest wait for the directory of the brokers behind a link."""
 
 INTRODUCTIONS = 8
 """Most round trips until a neighbour knows all origins that are known here; it needs more only if
@@ -69,13 +67,13 @@ class Resync:
         acks: LinkAcks,
         starts: SubscriptionStarts,
         orphans: Orphans,
-        history: HistoryRequests,
+        pulls: Pulls,
         gap_recovery: GapRecovery,
         walks: LogWalks,
         alarm: Alarm,
     ) -> None:
         """`node`: this broker; `walks`: walks through the log; `alarm`: calls the cluster again;
-        `forwarder`, `directory`, `strategy`, `acks`, `starts`, `orphans`, `history`,
+        `forwarder`, `directory`, `strategy`, `acks`, `starts`, `orphans`, `pulls`,
         `gap_recovery`: the modules that it uses."""
         self.node = node
         self._limits = node.limits
@@ -85,7 +83,7 @@ class Resync:
         self._acks = acks
         self._starts = starts
         self._orphans = orphans
-        self._history = history
+        self._pulls = pulls
         self._gap_recovery = gap_recovery
         self._walks = walks
         self._alarm = alarm
@@ -95,11 +93,9 @@ class Resync:
             SEEN: self.seen_received,
             ASK_SEEN: self.ask_received,
             ORIGINS: self.origins_received,
-            WANT: self.want_received,
         }
         # The replay on each link that is about to be live.
         self._joining: dict[Link, LogWalk] = {}
-        self._wants: dict[Link, deque[LogWalk]] = {}  # what answers WANTs, one after the other
         # Links of which it is not known yet which brokers are behind them; until when (s) that is
         # waited for; what is done then.
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []
@@ -198,25 +194,18 @@ class Resync:
 
     def _gather(self, link: Link, now: float) -> None:
         """Tell the other neighbours which brokers are behind a link that is about to join, then
-        fetch from them what it lacks: in this order, so that no message is missed in between."""
+        pull from them what it lacks: in this order, so that no message is missed in between."""
         if link.seen is None or not link.forwarding or link.behind:
             return
         self._directory.ready(link)
         self._directory.settle(now)
         self._strategy.settle(now)  # the new brokers may route by another strategy
-        # Messages that are being fetched for other links are missing for this one, too.
-        link.fetching += 1 + len(self._history)
-        self._history.when_answered(lambda at: self._fetched(link, at))
-        wanted = self._missed(link.seen)
-        self._history.fetch(wanted, link, lambda at: self._fetched(link, at), now)
-
-    def _fetched(self, link: Link, now: float) -> None:
-        link.fetching -= 1
-        if not link.fetching:
-            self._unheld(lambda at: self._gathered(link, at), now)
+        for key, theirs in link.seen.items():
+            self._pull_missed(key, theirs.lacks, link, now)
+        self._unheld(lambda at: self._gathered(link, at), now)
 
     def _gathered(self, link: Link, now: float) -> None:
-        ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
+        ready = link.seen is not None and link.forwarding and not link.behind
         # A link that is not posted left the tree and is about to gather again.
         if ready and self._directory.named(link) and link not in self._joining:
             self._join(link, now)
@@ -240,12 +229,12 @@ class Resync:
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known which brokers are behind a link and which filters they want, as
-        that decides what is replayed; or after FETCH_TIME."""
+        that decides what is replayed; or after DIRECTORY_WAIT_S."""
         if not self._strategy.posting or self._directory.complete(link):
             then(now)
         else:
-            self._waiting.append((link, now + FETCH_TIME, then))
-            self.node.timers.schedule(now + FETCH_TIME, self.proceed)
+            self._waiting.append((link, now + DIRECTORY_WAIT_S, then))
+            self.node.timers.schedule(now + DIRECTORY_WAIT_S, self.proceed)
 
     def proceed(self, now: float) -> None:
         """Go on with links that waited for the directory."""
@@ -316,55 +305,25 @@ class Resync:
 
     # ---------------------------------------------------------------- history
 
-    def _missed(self, seen: Vector) -> Vector:
-        """Return the messages that were history here and that a neighbour lacks: from now on they
-        count as missing here."""
-        wanted: Vector = {}
-        for key, theirs in seen.items():
-            if not self._orphans.is_gone(key):
-                continue
-            window = self.forwarder.vector.get(key)
-            if window is not None and (ranges := window.miss(theirs)):
-                wanted[key] = everything_in(ranges)
-        return wanted
+    def _pull_missed(self, key: bytes, lacks: Ranges, link: Link, now: float) -> None:
+        """Pull those numbers of an origin that is gone that were history here and that the
+        neighbour at the end of `link` lacks: from now on they count as missing here."""
+        window = self.forwarder.vector.get(key)
+        if window is not None and self._orphans.is_gone(key):
+            self._pulls.want(key, window.miss(lacks), now, link)
 
-    def want_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take WANT: replay messages that a neighbour needs for others behind it, and send
-        WANT_DONE. `link`: over which it came; `body`: 4 bytes number of the request, a version
-        vector; `now`: s."""
-        number = body[:4]
-        wanted = decode_vector(body[4:], now)
-
-        walk = self.walk(link, wanted, lambda at: self._wanted(link, number, at))
-
-        def answer(at: float) -> None:
-            if not link.up:
-                return
-            wants = self._wants.setdefault(link, deque())
-            wants.append(walk)
-            if len(wants) == 1:
-                walk.begin(at)
-            elif len(wants) > MAX_WANTS:
-                del wants[1]  # the first one is being answered
-
-        def want(at: float) -> None:
-            self._unheld(lambda later: self._want(link, wanted, answer, later), at)
-
-        self._when_complete(link, want, now)
-
-    def _wanted(self, link: Link, number: bytes, now: float) -> None:
-        """Send WANT_DONE for a WANT that has been answered, and go on with the next one."""
-        link.send_behind(WANT_DONE, number)
-        wants = self._wants[link]
-        wants.popleft()
-        if wants:
-            wants[0].begin(now)
-
-    def _want(
-        self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float
+    def gather(
+        self, key: bytes, lacks: Ranges, link: Link, then: Callable[[float], None], now: float
     ) -> None:
-        self._directory.settle(now)  # new brokers behind this link are posted first
-        self._history.fetch(self._missed(wanted), link, answer, now)
+        """Pull from other neighbours what of the origin `key` the one at the end of `link` `lacks`
+        and was history here, then call `then`, when the brokers behind it are known. `now`: s."""
+
+        def pull(at: float) -> None:
+            self._directory.settle(at)  # new brokers behind this link are posted first
+            self._pull_missed(key, lacks, link, at)
+            then(at)
+
+        self._when_complete(link, pull, now)
 
     # ---------------------------------------------------------------- origins that are gone
 
@@ -403,11 +362,8 @@ class Resync:
     # ---------------------------------------------------------------- links
 
     def link_down(self, event: LinkDown) -> None:
-        """Stop all replays over a link that is gone."""
-        link = event.link
-        self._leave(link)
-        for walk in self._wants.pop(link, ()):
-            walk.stop()
+        """Stop the replay over a link that is gone."""
+        self._leave(event.link)
 
     def link_behind(self, event: LinkBehind) -> None:
         """Stop the replay over a link until its queue has drained."""

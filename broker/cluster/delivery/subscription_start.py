@@ -189,7 +189,7 @@ class SubscriptionStarts:
         self._passed: dict[
             int, None
         ] = {}  # hashes of records that have been passed on, oldest first
-        self.records: dict[int, Handler] = {AGES: self._ages_received}
+        self.records: dict[int, Handler] = {AGES: self.ages_received}
 
     @property
     def memory(self) -> int:
@@ -342,7 +342,7 @@ class SubscriptionStarts:
         """
         size = 7 + 6 * body[0] if body else 7
         if len(body) < size:
-            raise MalformedPacket("FEED_ANSWER with subscription starts is truncated")
+            raise MalformedPacket("ENTRIES with subscription starts is truncated")
         asked, groups = self._asked.pop(number, (None, []))
         if asked is None:
             return body[size:], False
@@ -390,9 +390,13 @@ class SubscriptionStarts:
         """Tell the neighbour at the end of `link` how old the `entries` are that are about to be
         replayed to it (AGES); `now`: s."""
         if entries:
-            link.send_behind(AGES, b"\0" + encode_ages(entries, now, self.published))
+            link.send_behind(AGES, b"\0" + self.ages(entries, now))
 
-    def published(self, entry: LogEntry) -> float:
+    def ages(self, entries: list[LogEntry], now: float) -> bytes:
+        """Return how old the messages of `entries` are at `now` (s)."""
+        return encode_ages(entries, now, self._published)
+
+    def _published(self, entry: LogEntry) -> float:
         """Return when the newest message of an entry was published, at the latest (s). The log says
         when it arrived here, which is later for replayed messages, and does not count the time in
         which this broker was down."""
@@ -426,15 +430,20 @@ class SubscriptionStarts:
                 key: points for key, points in self._older.items() if key in self._origins.vector
             }
 
-    def _ages_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take AGES: the messages that are about to be replayed are not for younger subscriptions.
-        Tell the brokers behind this one."""
+    def ages_received(self, link: Link, body: bytes, now: float, *, holes: bool = False) -> None:
+        """Take AGES (`body`), which came over `link` at `now` (s): the messages that are about to
+        arrive are not for younger subscriptions. Tell the brokers behind this one. `holes`: newer
+        messages of their origins have been here.
+
+        Raises:
+            MalformedPacket: it is truncated or too large.
+        """
         if not body:
             raise MalformedPacket("AGES record is truncated or too large")
         # The record was under way as well, for an unknown time: half a round trip is too much if a
         # neighbour that has just started answered late. So messages count as younger than they are:
         # a client that subscribed before one must get it.
-        self.aged(body[1:], now)
+        self._aged(body[1:], now, holes=holes)
         if body[0] < MAX_HOPS and self._first_time(body[1:]):
             for other in self._node.forwarding:
                 if other is not link:
@@ -452,13 +461,7 @@ class SubscriptionStarts:
             del self._passed[next(iter(self._passed))]
         return True
 
-    def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
-        """Take the ages (`body`) at `now` (s) of messages that are about to arrive; `holes`: newer
-        ones of their origins have been here.
-
-        Raises:
-            MalformedPacket: it is truncated or too large.
-        """
+    def _aged(self, body: bytes, now: float, *, holes: bool) -> None:
         at = 0
         while at < len(body):
             key, count = (
@@ -529,7 +532,7 @@ def times_of(question: bytes) -> tuple[list[float], bytes]:
     count = question[0] if question else 0
     size = 1 + 6 * count
     if len(question) < size or count > MAX_TIMES:
-        raise MalformedPacket("FEED_ASK with subscription starts is truncated")
+        raise MalformedPacket("PULL with subscription starts is truncated")
     return [
         int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)
     ], question[size:]

@@ -104,15 +104,23 @@ class UnicastBus:
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
 
-    def send(self, broker_id: bytes, kind: int, body: bytes, *, at_once: bool = False) -> bool:
+    def send(
+        self,
+        broker_id: bytes,
+        kind: int,
+        body: bytes,
+        *,
+        at_once: bool = False,
+        link: Link | None = None,
+    ) -> bool:
         """Send `body` as a message of this `kind` to the broker `broker_id`: `at_once`, or with the
-        next PINGREQ. To this broker itself it comes in a later turn. Returns False if no path to it
-        is known."""
+        next PINGREQ; over the `link` to a neighbour, None: over the tree. To this broker itself it
+        comes in a later turn. Returns False if no path to it is known."""
         if broker_id == self._directory.own_id:
             self._turns.later(lambda now: self._take_own(kind, body, now))
             return True
         message = broker_id + self._directory.own_id + bytes((0, kind)) + body
-        return self._route(message, at_once=at_once)
+        return self._route(message, at_once=at_once, link=link)
 
     def _take_own(self, kind: int, body: bytes, now: float) -> None:
         self._turns.work += OWN_WORK + len(body)
@@ -142,10 +150,11 @@ class UnicastBus:
                     "warning", text, cause="garbage from a broker", peer=link.conn.peer
                 )
 
-    def _route(self, message: bytes, *, at_once: bool = False) -> bool:
+    def _route(self, message: bytes, *, at_once: bool = False, link: Link | None = None) -> bool:
         kind = message[17]
         hops = self.strategy
-        link = hops.live_hop(message) if kind & LIVE else self._directory.link_to(message[:8])
+        if link is None:
+            link = hops.live_hop(message) if kind & LIVE else self._directory.link_to(message[:8])
         if link is None or not link.up:
             self._report.count("routed_dropped")
             return False

@@ -19,8 +19,6 @@ class RecordType(NamedTuple):
     """The name of the record that it answers; "": either end sends it by itself."""
     costly: bool = False
     """Its receiver walks through tables to answer it."""
-    replaying: bool = False
-    """Its receiver walks through its replay log to answer it."""
     paced: bool = False
     """Honest neighbours send it often, on behalf of all behind them; each broker paces how many it
     sends itself."""
@@ -30,7 +28,7 @@ MAX_PING_PAYLOAD = 1024 * 1024
 """bytes of records in one PINGREQ on a link; all origins with their gaps fit twice (SEEN, ORIGINS),
 and the members. Larger: garbage [link_garbage]."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, WANT_DONE = 1, 2, 3, 4, 5, 6, 7, 8
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS = 1, 2, 3, 4, 5, 6
 DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
@@ -41,11 +39,9 @@ RECORDS = (
     RecordType(PING, "PING"),
     RecordType(BPDU, "BPDU"),
     RecordType(MEMBERS, "MEMBERS", costly=True),
-    RecordType(SEEN, "SEEN", costly=True, replaying=True),
+    RecordType(SEEN, "SEEN", costly=True),
     RecordType(ASK_SEEN, "ASK_SEEN", costly=True),
     RecordType(ORIGINS, "ORIGINS", costly=True),
-    RecordType(WANT, "WANT", costly=True, replaying=True),
-    RecordType(WANT_DONE, "WANT_DONE", answers="WANT"),
     RecordType(DIRECTORY, "DIRECTORY", paced=True),
     RecordType(ROUTED, "ROUTED", paced=True),
     RecordType(UPTO, "UPTO"),
@@ -65,7 +61,6 @@ RECORDS = (
 takes which; PING brings the number that the PINGRESP repeats."""
 
 COSTLY = frozenset(record.number for record in RECORDS if record.costly)
-REPLAYING = frozenset(record.number for record in RECORDS if record.replaying)
 PACED = frozenset(record.number for record in RECORDS if record.paced)
 
 
@@ -96,7 +91,7 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
 def work(kind: int, size: int) -> float:
     """Return what it costs to answer a record of `size` bytes, in units of
     `Limits.link_requests`;
-    those in REPLAYING cost a `walk` besides."""
+    SEEN costs a `walk` besides."""
     # Most of it is passed on, or is messages, which cost no more than in a PUBLISH.
     if kind == ROUTED:
         return 0.1 + size / 500_000

@@ -15,7 +15,7 @@ from mqttree.broker.base.rate_limit import Budget
 from mqttree.broker.cluster.link.control_records import (
     ORIGINS,
     PING,
-    REPLAYING,
+    SEEN,
     decode_records,
     encode_record,
     walk,
@@ -313,8 +313,6 @@ class Link(Owner):
         # How often origins were made known to the neighbour since it last got a replay.
         self.introductions = 0
         self.replayed = 0  # bytes, lately
-        # Requests to other brokers for messages that it lacks and that are not here.
-        self.fetching = 0
         # Position of the log from which on it is kept for the neighbour.
         self.kept_from: int | None = None
         self.kept_since = now
@@ -336,9 +334,8 @@ class Link(Owner):
         self._budget = Budget(limits.link_requests, limits.link_requests_per_second, now)
         self.listings = Budget(limits.max_replay, limits.max_replay / 32, now)
         self._walks = Budget(limits.link_requests, limits.link_requests_per_second, now)
-        # Records whose answer is a walk through the log, until the budget allows one: the last of
-        # each kind.
-        self._waiting: dict[int, bytes] = {}
+        # The last SEEN, until the budget allows a walk through the log.
+        self._waiting: bytes | None = None
 
     # ---------------------------------------------------------------- states
 
@@ -570,7 +567,7 @@ class Link(Owner):
             self._charge(kind, len(body), now)
             if kind == PING:
                 number = body[:4]
-            elif kind not in REPLAYING or self._may_walk(kind, body, now):
+            elif kind != SEEN or self._may_walk(body, now):
                 self.cluster.record_received(self, kind, body, now)
         self._send_control(b"\xd0" + bytes((len(number),)) + number)
 
@@ -585,34 +582,27 @@ class Link(Owner):
         if self._budget.left < 0:
             raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
 
-    def _may_walk(self, kind: int, body: bytes, now: float) -> bool:
-        """Whether a record may make this broker walk through the log now; if not, the last one of
-        its kind does later. `now`: s."""
+    def _may_walk(self, body: bytes, now: float) -> bool:
+        """Whether a SEEN (`body`) may make this broker walk through the log now; if not, the last
+        one does later. `now`: s."""
         self._walks.earn(now)
-        if self._walks.left > 0 and kind not in self._waiting:
+        waiting, self._waiting = self._waiting is not None, body
+        if not waiting and self._walks.left <= 0:
+            wait = 0.001 - self._walks.left / self.cluster.node.limits.link_requests_per_second
+            self.cluster.node.timers.schedule(now + wait, self._walk)
+        elif not waiting:
+            self._waiting = None
             self._walks.left -= walk(len(self.cluster.forwarder.log))
-            return True
-        if not self._waiting:
-            self._walk_later(now)
-        self._waiting[kind] = body
-        return False
-
-    def _walk_later(self, now: float) -> None:
-        node = self.cluster.node
-        wait = max(0.0, -self._walks.left) / node.limits.link_requests_per_second
-        node.timers.schedule(now + wait + 0.001, self._walk)
+        return self._waiting is None
 
     def _walk(self, now: float) -> None:
-        if not self.up or not self._waiting:
+        body, self._waiting = self._waiting, None
+        if not self.up or body is None:
             return
-        kind = next(iter(self._waiting))
-        body = self._waiting.pop(kind)
         self._walks.earn(now)
         self._walks.left -= walk(len(self.cluster.forwarder.log))
-        if self._waiting:
-            self._walk_later(now)
         try:
-            self.cluster.record_received(self, kind, body, now)
+            self.cluster.record_received(self, SEEN, body, now)
         except WireError as error:
             self.fail(error)
 

@@ -15,9 +15,9 @@ from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import LAST, Ranges, merge
 from mqttree.broker.cluster.delivery.answers import (
     CHUNK,
-    FEED_ANSWER,
-    FEED_ASK,
-    FEED_PIECE,
+    ENTRIES,
+    ENTRIES_PIECE,
+    PULL,
     named,
     parts_of,
 )
@@ -58,6 +58,7 @@ from tests.kit.link_harness import (
     entry_of,
     lone,
     ping,
+    pull_body,
     routed,
     some_link,
 )
@@ -302,11 +303,9 @@ def test_batches_of_many_messages_are_replayed_in_steps() -> None:
 def asked(world: World, neighbour: Neighbour, low: int, high: int) -> tuple[list[Told], int, bool]:
     """Have the neighbour ask for numbers of this broker: the messages that come, up to which number
     that is all, and whether there are more."""
-    head = bytes(16) + (1_000).to_bytes(4, "big") + b"\0"
-    body = head + low.to_bytes(6, "big") + high.to_bytes(6, "big")
-    neighbour.send(routed(FEED_ASK, body))
-    parts = neighbour.routed(FEED_ANSWER, FEED_PIECE)
-    data = b"".join(part[27:] for part in parts)[7:]
+    neighbour.send(routed(PULL, pull_body(world.node.cluster.forwarder.key, (low, high))))
+    parts = neighbour.routed(ENTRIES, ENTRIES_PIECE)
+    data = b"".join(part[33:] for part in parts)[7:]
     found = [
         (batch.key, number, m.topic, m.qos, m.payload)
         for batch, number, m in read_messages(data, world.now)

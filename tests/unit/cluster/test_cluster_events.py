@@ -41,7 +41,6 @@ ORDER: dict[type[Event], list[str]] = {
         "Resync.link_down",
         "Forwarder.link_left",
         "GapRecovery.link_down",
-        "HistoryRequests.link_down",
         "Topic.on_link_closed",
         "LinkStateDirectory.on_link_down",
         "Topology.neighbour_down",

@@ -11,7 +11,7 @@ import pytest
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
 from mqttree.broker.cli.status import render, waits_for
-from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.drain import (
     REPLAY,
@@ -247,12 +247,12 @@ def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
     assert found.drain.as_dict()["links_left"] == 1
     assert (ASK_SEEN, b"") in neighbour.control()
     neighbour.send(ping((SEEN, before)))
-    world.advance(FETCH_TIME)
+    world.advance(DIRECTORY_WAIT_S)
     neighbour.take()  # the link had to be let in again, as its role was another one
     for _ in range(REPLAY):
         neighbour.send(ping((SEEN, before)))
         world.advance(0.1)
-    world.advance(FETCH_TIME)
+    world.advance(DIRECTORY_WAIT_S)
     assert neighbour.messages() == [b"y"]  # what it lacks for so long it is sent again
     assert not found.done
     neighbour.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.sequence_set import LAST
-from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, FEED_PIECE
+from mqttree.broker.cluster.delivery.pull_messages import ENTRIES, ENTRIES_PIECE, PULL
 from mqttree.broker.cluster.directory.link_state_directory import ROUTING
 from mqttree.broker.cluster.link.control_records import (
     AGES,
@@ -102,25 +102,33 @@ lies = st.one_of(
         numbers,
     ),
     st.builds(
-        lambda s, n, b, r: routed(
-            FEED_ASK,
+        lambda s, n, k, b, r: routed(
+            PULL,
             s
             + n.to_bytes(4, "big")
-            + b.to_bytes(4, "big")
+            + a2b_base64(k)
+            + bytes((b,))
             + b"\0"
             + b"".join(u48(low) + u48(high) for low, high in r),
         ),
         states,
         small,
-        st.sampled_from((1_000, 7)),
+        keys,
+        st.booleans(),
         pairs,
     ),
     st.builds(
         lambda kind, n, i, f, t, p, d: routed(
             kind,
-            bytes(12) + n.to_bytes(4, "big") + i.to_bytes(4, "big") + bytes((f,)) + u48(t) + p + d,
+            bytes(12)
+            + n.to_bytes(4, "big")
+            + i.to_bytes(4, "big")
+            + bytes((f,))
+            + u48(t) * 2
+            + p
+            + d,
         ),
-        st.sampled_from((FEED_ANSWER, FEED_PIECE)),
+        st.sampled_from((ENTRIES, ENTRIES_PIECE)),
         small,
         st.integers(0, 2),
         st.integers(0, 3),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, FEED_PIECE
 from mqttree.broker.cluster.delivery.answers import LOOKS
 from mqttree.broker.cluster.delivery.gap_recovery import CHANGED
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.pull_messages import ENTRIES, ENTRIES_PIECE, PULL
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
 from mqttree.broker.cluster.directory.link_state_directory import INTEREST
 from mqttree.broker.cluster.link.control_records import ROUTED, decode_records
@@ -28,6 +28,7 @@ from tests.kit.link_harness import (
     lone,
     message,
     ping,
+    pull_body,
     routed,
 )
 from tests.kit.node_harness import World
@@ -40,7 +41,7 @@ def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
 
 
 def asks(neighbour: Neighbour) -> list[bytes]:
-    return [body for body in neighbour.records(ROUTED) if body[17] == FEED_ASK]
+    return [body for body in neighbour.records(ROUTED) if body[17] == PULL]
 
 
 @pytest.fixture
@@ -114,13 +115,13 @@ def test_a_neighbour_cannot_have_the_log_searched_without_end(
         return own(self, *args)
 
     monkeypatch.setattr(type(log), "own", counting)
-    body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + (1).to_bytes(6, "big") * 2
-    neighbour.send(routed(FEED_ASK, *[body] * 2000))
+    body = pull_body(world.node.cluster.forwarder.key, (1, 1))
+    neighbour.send(routed(PULL, *[body] * 2000))
     assert neighbour.up
     assert 300 < searched[0] <= 500
     world.advance(10)
     before = searched[0]
-    neighbour.send(routed(FEED_ASK, body))
+    neighbour.send(routed(PULL, body))
     assert searched[0] == before + 1
 
 
@@ -152,18 +153,10 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
     got: list[int] = []
     begin, answers = 1, 0
     while begin <= count:
-        body = (
-            bytes(12)
-            + bytes(4)
-            + (1_000).to_bytes(4, "big")
-            + b"\0"
-            + begin.to_bytes(6, "big")
-            + count.to_bytes(6, "big")
-        )
-        neighbour.send(routed(FEED_ASK, body))
-        (answer,) = neighbour.routed(FEED_ANSWER, FEED_PIECE)
+        neighbour.send(routed(PULL, pull_body(world.node.cluster.forwarder.key, (begin, count))))
+        (answer,) = neighbour.routed(ENTRIES, ENTRIES_PIECE)
         begin = int.from_bytes(answer[21:27], "big") + 1
-        got += [int(message.payload) for _, _, message in read_messages(answer[34:], world.now)]
+        got += [int(message.payload) for _, _, message in read_messages(answer[40:], world.now)]
         answers += 1
         assert 0 < looks[-1].entries <= begin + LOOKS
         assert bool(answer[20] & 2) == (begin <= count)
@@ -213,7 +206,7 @@ def test_neighbours_hear_of_a_path_change_ahead_of_its_messages(world: World) ->
     answer = (
         bid(103)
         + bid(101)
-        + bytes((0, FEED_ANSWER))
+        + bytes((0, ENTRIES))
         + bytes(12)
         + bytes(4)
         + bytes(4)

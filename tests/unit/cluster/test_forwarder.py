@@ -9,14 +9,13 @@ import pytest
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
 from mqttree.broker.cluster.delivery.forwarder import FORGET_S, MAX_QUIET_ORIGINS
-from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
+from mqttree.broker.cluster.delivery.pull_messages import PULL, decode_pull
+from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.link.control_records import (
     MAX_PING_PAYLOAD,
     ORIGINS,
     SEEN,
-    WANT,
-    WANT_DONE,
 )
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
@@ -134,15 +133,11 @@ def test_a_history_with_many_gaps_is_asked_for_in_messages_that_fit() -> None:
             )
         )
     )
-    world.advance(FETCH_TIME)
-    wants = third.records(WANT)
-    assert len(wants) == 1
-    wanted = decode_vector(wants[0][4:], 0.0)[key]
-    assert len(wanted.gaps) <= MAX_GAPS
-    assert not second.link().live
-    for neighbour in (first, third):
-        neighbour.send(ping((WANT_DONE, wants[0][:4])))
-    assert second.link().live
+    world.advance(DIRECTORY_WAIT_S)
+    (body,) = third.routed(PULL)
+    asked = decode_pull(body)
+    assert asked.key == key and asked.behind and 0 < len(asked.lacks) <= MAX_GAPS
+    assert second.link().live, "what comes is passed on"
     window = world.node.cluster.forwarder.vector[key]
     assert len(window.gaps) <= MAX_GAPS
     unharmed(world)

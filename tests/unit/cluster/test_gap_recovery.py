@@ -20,7 +20,6 @@ from mqttree.broker.base.sequence_set import (
     roughly,
 )
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
-from mqttree.broker.cluster.delivery.history import HistoryRequests
 from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.ordered_feed import (
     HeldMessage,
@@ -28,6 +27,7 @@ from mqttree.broker.cluster.delivery.ordered_feed import (
 )
 from mqttree.broker.cluster.delivery.origins import Origins
 from mqttree.broker.cluster.delivery.orphans import Orphans
+from mqttree.broker.cluster.delivery.pulls import Pulls
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 from mqttree.broker.cluster.delivery.tree_paths import HOLD_S, SPLIT
 from mqttree.broker.cluster.events import ClusterEvents, RouteChanged
@@ -169,7 +169,9 @@ class Asking:
         strategy: Any = OverSpanningTree(node, self.directory, unused)
         flow_control: Any = SimpleNamespace(released=lambda slow: None)
         above: Any = SimpleNamespace(evaluated=self.evaluated)
-        alarm: Any = SimpleNamespace(hurry=lambda now: None)
+        starts = SubscriptionStarts(
+            node, self.origins, database, unused, lambda: False, enabled=True
+        )
         self.gap_recovery = GapRecovery(
             node,
             config=config,
@@ -179,11 +181,18 @@ class Asking:
             bus=self.directory,
             strategy=strategy,
             flow_control=flow_control,
-            starts=SubscriptionStarts(
-                node, self.origins, database, unused, lambda: False, enabled=True
-            ),
+            starts=starts,
             orphans=Orphans(database, self.origins),
-            history=HistoryRequests(node, {}, alarm),
+            pulls=Pulls(
+                node,
+                origins=self.origins,
+                links={},
+                database=database,
+                bus=self.directory,
+                starts=starts,
+                above=above,
+                received=unused,
+            ),
             events=ClusterEvents(),
             above=above,
             report=unused,
@@ -212,11 +221,7 @@ class Asking:
         now: float = 1.0,
     ) -> None:
         head = bytes(12) + number.to_bytes(4, "big") + index.to_bytes(4, "big")
-        head += (
-            bytes((flags | (4 if gone else 0),))
-            + top.to_bytes(6, "big")
-            + (gone.to_bytes(6, "big") if gone else b"")
-        )
+        head += bytes((flags,)) + top.to_bytes(6, "big") + gone.to_bytes(6, "big")
         self.gap_recovery._questions._answer_received(
             ORIGIN, head + (b"" if index else bytes(7)), now, NEAR
         )
@@ -415,10 +420,10 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     with pytest.raises(MalformedPacket):
         for index in range(100):
             asking.gap_recovery._questions._answer_received(
-                ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0, NEAR
+                ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(12) + part, 1.0, NEAR
             )
     assert index < 20
-    assert number not in asking.feed.questions
+    assert asking.feed.questions[number].size == 0
     asking.answer(asking.ask(), 7)
     assert asking.feed.done == 7
 

@@ -12,7 +12,7 @@ import pytest
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.sequence_set import LAST, MAX_GAPS
 from mqttree.broker.cluster.agenda import Agenda
-from mqttree.broker.cluster.delivery.resync import SEEN_INTERVAL_S
+from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S, SEEN_INTERVAL_S
 from mqttree.broker.cluster.link.admission import MAX_HANDSHAKES
 from mqttree.broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -21,8 +21,6 @@ from mqttree.broker.cluster.link.control_records import (
     ORIGINS,
     PING,
     SEEN,
-    WANT,
-    WANT_DONE,
 )
 from mqttree.broker.cluster.link.handshake import AUTHENTICATION
 from mqttree.broker.cluster.link.origin_keys import origin_key
@@ -255,12 +253,12 @@ BAD_VECTORS = {
 }
 
 
-@pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
+@pytest.mark.parametrize("kind", [SEEN, ORIGINS])
 @pytest.mark.parametrize("name", BAD_VECTORS)
 def test_a_bad_vector_ends_its_link_alone(name: str, kind: int) -> None:
     world = lone()
     bad = Neighbour(world, 1)
-    bad.send(ping((kind, (b"\0\0\0\1" if kind == WANT else b"") + BAD_VECTORS[name])))
+    bad.send(ping((kind, BAD_VECTORS[name])))
     assert not bad.up
     assert world.counters.link_garbage == 1
     assert list(world.node.cluster.forwarder.vector) == [world.node.cluster.forwarder.key]
@@ -280,16 +278,14 @@ def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
 
 
 @pytest.mark.parametrize("top", [0, 1, 999, 1_000, 1_001, LAST - 1])
-@pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
+@pytest.mark.parametrize("kind", [SEEN, ORIGINS])
 def test_vectors_at_the_limits_are_taken_and_passed_on(kind: int, top: int) -> None:
     """What we pass on of a neighbour's is never what others refuse."""
     gaps = [(n, n) for n in range(1, min(2 * MAX_GAPS, top), 2)][:MAX_GAPS]
     world, other = lone(), lone(id=b"o" * 8, boot=1_000)
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     reader = Neighbour(other, 3)  # the node over there hears what this one says to `honest`
-    head = b"\0\0\0\1" if kind == WANT else b""
-    liar.send(ping((kind, head + vector_of(top, *gaps))))
-    liar.send(ping((WANT, b"\0\0\0\2" + vector_of(0))))
+    liar.send(ping((kind, vector_of(top, *gaps))))
     assert liar.up
     honest.send(ping((ASK_SEEN, b"")))
     packets = [body for first, body in honest.take() if first == 0xC0]
@@ -331,7 +327,7 @@ def test_late_qos_0_is_dropped_and_late_qos_1_and_2_are_delivered() -> None:
 # ------------------------------------------------------------------ floods of control
 
 
-@pytest.mark.parametrize("kind", [ASK_SEEN, SEEN, WANT, MEMBERS, ORIGINS])
+@pytest.mark.parametrize("kind", [ASK_SEEN, SEEN, MEMBERS, ORIGINS])
 def test_a_neighbour_cannot_have_us_work_without_end(kind: int) -> None:
     world = lone()
     client = world.connect("c")
@@ -341,7 +337,6 @@ def test_a_neighbour_cannot_have_us_work_without_end(kind: int) -> None:
     liar = Neighbour(world, 1)
     liar.child()
     body = {
-        WANT: b"\0\0\0\1" + vector_of(0),
         SEEN: b"",
         ORIGINS: vector_of(1),
         MEMBERS: b"",
@@ -355,30 +350,35 @@ def test_a_neighbour_cannot_have_us_work_without_end(kind: int) -> None:
 
 
 def test_a_neighbour_cannot_have_the_log_replayed_without_end() -> None:
+    """Whatever the tree is made to do."""
     world = lone(limits=Limits(max_replay=100_000, log_bytes=25_000))
     client = world.connect("c")
     for number in range(200):
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
     liar = Neighbour(world, 1)
-    relay = world.node.cluster.forwarder
-    wanted = encode_vector({relay.key: OriginWindow(0, 0.0)})
-    liar.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(10))))
-    world.advance(0.001)
+    root, key = world.node.cluster.tree.root, world.node.cluster.forwarder.key
+    wanted = encode_vector({key: OriginWindow(0, 0.0)})
+
+    def join_again(neighbour: Neighbour) -> None:
+        neighbour.bpdu(root, Role.BLOCKED, Role.DESIGNATED, path_cost_us=50)
+        neighbour.bpdu(root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+        neighbour.send(ping((SEEN, wanted)))
+        world.advance(DIRECTORY_WAIT_S)
+
+    for _ in range(10):
+        join_again(liar)
     assert liar.up
-    assert world.counters.link_bytes_data <= 100_000
+    assert 25_000 < world.counters.link_bytes_data <= 100_000 + 6 * 25_000
+    before = world.counters.link_bytes_data
     for number in range(20):
-        liar.send(ping(*((WANT, bytes((0, 0, 1, number)) + wanted) for _ in range(10))))
-        world.advance(1.0)
-        assert world.counters.link_bytes_data <= 100_000 + (number + 2) * 25_000
-    liar.take()
+        join_again(liar)
+        join_again(liar)
+        assert world.counters.link_bytes_data <= before + (number + 2) * 25_000
     world.advance(10.0)  # it has heard of nothing for as long as that
     again = Neighbour(world, 1)
-    for number in range(10):
-        again.take()
-        again.send(ping((WANT, bytes((0, 0, 2, number)) + wanted)))
-        world.advance(1.0)
-        again.send(ping())
-        assert WANT_DONE in [kind for kind, _ in again.control()], "once in a while it may"
+    before = world.counters.link_bytes_data
+    join_again(again)
+    assert world.counters.link_bytes_data > before, "once in a while it may"
 
 
 def test_thousands_of_made_up_members_are_neither_dialled_nor_gossiped() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.delivery.history import FETCH_TIME
 from mqttree.broker.cluster.delivery.link_acks import PARTITION_GRACE_S, REPAIR_TIMEOUT_S
 from mqttree.broker.cluster.delivery.replay_log import NEVER
+from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.link.control_records import PING, SEEN, decode_records
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.limits import Limits
@@ -167,7 +167,7 @@ def test_messages_lost_to_a_link_in_repair_are_counted(world: World) -> None:
     neighbour.send(
         ping((SEEN, encode_vector({world.node.cluster.forwarder.key: OriginWindow(0, 0.0)})))
     )
-    world.advance(FETCH_TIME)
+    world.advance(DIRECTORY_WAIT_S)
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
 

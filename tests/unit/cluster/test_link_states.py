@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from mqttree.broker.cluster.delivery.history import FETCH_TIME
+from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.link.control_records import PING, SEEN
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.link_states import (
@@ -126,7 +126,7 @@ def linked(world: World, state: State) -> tuple[Neighbour, Link]:
     if state is State.LIVE:
         near.send(ping((SEEN, b"")))
         near.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
-        world.advance(FETCH_TIME)
+        world.advance(DIRECTORY_WAIT_S)
     if state in BEHIND:
         link.overflowed()
     return near, link
@@ -201,7 +201,7 @@ def test_a_link_goes_through_its_states() -> None:
         happened()
         assert state_of(link) is follows
     near.send(ping((SEEN, encode_vector(world.node.cluster.forwarder.vector))))
-    world.advance(FETCH_TIME)
+    world.advance(DIRECTORY_WAIT_S)
     assert state_of(link) is State.LIVE
     near.bpdu(world.node.cluster.tree.root, Role.BLOCKED, Role.DESIGNATED, path_cost_us=50)
     assert state_of(link) is State.BLOCKED

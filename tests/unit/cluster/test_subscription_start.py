@@ -152,7 +152,7 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
     world.advance(0.015)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
     entry = entry_of(origin_key(FAR, 1), 8, sent, world.now - 0.010)
-    world.node.cluster.subscription_starts._ages_received(
+    world.node.cluster.subscription_starts.ages_received(
         link, b"\0" + encode_ages([entry], world.now), world.now
     )
     assert start.tops[origin_key(FAR, 1)] == 7
@@ -303,7 +303,7 @@ def test_malformed_ages_are_refused(body: bytes) -> None:
     world = met()
     link = next(iter(world.node.cluster.links.values()))
     with pytest.raises(MalformedPacket):
-        world.node.cluster.subscription_starts._ages_received(link, body, 1000.0)
+        world.node.cluster.subscription_starts.ages_received(link, body, 1000.0)
 
 
 def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
@@ -317,18 +317,18 @@ def test_replayed_messages_keep_their_age_for_others() -> None:
     key = origin_key(FAR, 1)
     positions = world.node.cluster.subscription_starts
     link = next(iter(world.node.cluster.links.values()))
-    positions._ages_received(link, b"\0" + aged(key, (8, 3.0), (10, 2.0)), world.now)
+    positions.ages_received(link, b"\0" + aged(key, (8, 3.0), (10, 2.0)), world.now)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
 
     def age(number: int, count: int = 1) -> float:
         entry = entry_of(key, number, sent, world.now)
         entry.count = count
-        return round(world.now - positions.published(entry), 3)
+        return round(world.now - positions._published(entry), 3)
 
     assert [age(7), age(8), age(9), age(10), age(11)] == [3.0, 3.0, 2.0, 2.0, 0.0]
     assert age(9, 3) == 0.0  # 11 is one of these
     world.advance(1.0)
-    positions._ages_received(link, b"\0" + aged(key, (9, 2.5), (10, 9.0)), world.now)
+    positions.ages_received(link, b"\0" + aged(key, (9, 2.5), (10, 9.0)), world.now)
     assert [age(7), age(9), age(10)] == [
         9.0,
         9.0,
@@ -346,15 +346,15 @@ def test_few_points_of_the_past_are_kept() -> None:
     link = next(iter(world.node.cluster.links.values()))
     told = [(number, 200.0 - number) for number in range(8, 200)]
     for at in range(0, len(told), 10):
-        positions._ages_received(link, b"\0" + aged(key, *told[at : at + 10]), world.now)
+        positions.ages_received(link, b"\0" + aged(key, *told[at : at + 10]), world.now)
     points = positions._older[key]
     assert len(points) <= OLDER
     assert points[-1][0] == 199
     sent = Message(b"t", b"x", 1, False, b"", None, None)
     for number, old in told:
-        found = world.now - positions.published(entry_of(key, number, sent, world.now))
+        found = world.now - positions._published(entry_of(key, number, sent, world.now))
         assert old - 64 < found < old + 0.002
-    positions._ages_received(link, b"\0" + aged(origin_key(FAR, 2), (8, 1.0)), world.now)
+    positions.ages_received(link, b"\0" + aged(origin_key(FAR, 2), (8, 1.0)), world.now)
     assert list(positions._older) == [key]  # nothing is kept of an unknown origin
 
 

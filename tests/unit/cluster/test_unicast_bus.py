@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.delivery.answer_part import FEED_ANSWER, FEED_ASK, FEED_PIECE
+from mqttree.broker.cluster.delivery.pull_messages import ENTRIES, ENTRIES_PIECE, PULL
 from mqttree.broker.cluster.delivery.remote_flow_control import HOLD
 from mqttree.broker.cluster.delivery.replay_log import NEVER
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT, GROUP, INTEREST
@@ -50,9 +50,9 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
 @pytest.mark.parametrize(
     "kind",
     (
-        FEED_ASK,
-        FEED_ANSWER,
-        FEED_PIECE,
+        PULL,
+        ENTRIES,
+        ENTRIES_PIECE,
         CHANGED,
         SESSION_REQUEST,
         SESSION_ANSWER,
