@@ -376,13 +376,6 @@ class AbsentMembers:
 
     # ---------------------------------------------------------------- brokers that are back
 
-    def holds(self, broker_id: bytes, key: bytes) -> bool:
-        """Whether anything of an origin is kept, or has been lost, for a broker."""
-        absent = self.absent.get(broker_id)
-        return absent is not None and (
-            key in self._forwarder.ours or key in absent.dropped or key in self.tail.left(broker_id)
-        )
-
     def __len__(self) -> int:
         return len(self.absent)
 
@@ -395,26 +388,11 @@ class AbsentMembers:
         none is."""
         return max(least, self._limits.absent_max_s) if self.absent else least
 
-    def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
-        """Return the oldest messages of an origin in the tail that a broker lacks.
-
-        `broker_id`: which lacks them; `key`: of the origin; `lacks`: the numbers.
-        """
-        frame = self.tail.first(broker_id, key, lacks)
-        if frame is None:
-            return None
-        part = frame.parts[broker_id, key]
-        return TailPiece(part.first, part.last, lambda take: self.tail.read(frame, take))
-
     def pieces(self, broker_id: bytes) -> Iterator[Callable[[TakeEntries], None]]:
         """Return for each part of what the tail has for a broker, the oldest first, what reads
         it."""
         for frame in self.tail.frames(broker_id):
             yield partial(self.tail.read, frame)
-
-    def tail_begins(self, broker_id: bytes, key: bytes) -> int:
-        """Return the first number of an origin that the tail has for a broker."""
-        return self.tail.begins(broker_id, key)
 
     def to_offer(self, pause: float, now: float) -> Iterator[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
@@ -433,13 +411,20 @@ class AbsentMembers:
                 if numbers:
                     yield broker_id, key, merge(numbers)
 
-    def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
-        """Record which numbers of an origin a broker has said that it lacks. `broker_id`: the
-        broker; `key`: of the origin; `lacked`: the numbers, as ranges."""
+    def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> TailPiece | None:
+        """Record which numbers of an origin a broker has said that it lacks. Returns the oldest of
+        these in the tail; None: there are none. `broker_id`: the broker; `key`: of the origin;
+        `lacked`: the numbers, as ranges."""
         absent = self.absent.get(broker_id)
         if absent is not None and absent.back is not None:
             absent.lacks(key, lacked)
             absent.asked_at = self._node.now
+        frame = self.tail.first(broker_id, key, lacked)
+        if frame is None:
+            return None
+        part = frame.parts[broker_id, key]
+        ahead = part.first - 1 if part.first == self.tail.begins(broker_id, key) else 0
+        return TailPiece(ahead, part.last, partial(self.tail.read, frame))
 
     def sent(self, broker_id: bytes, key: bytes) -> None:
         """Note that a broker has been sent all messages of an origin that it said it lacks; it gets

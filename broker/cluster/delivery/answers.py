@@ -36,6 +36,7 @@ from mqttree.broker.cluster.delivery.subscription_start import (
     numbers_at,
 )
 from mqttree.broker.cluster.link.link import Link
+from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.core.receiver_assignment import ID
 
@@ -136,11 +137,12 @@ class Answers:
     def _pull_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with those of the missing messages that the sender wants: of this broker's own all
         that there are, of others' what a neighbour, or one that was away, may get here alone."""
-        pull, database, absent = decode_pull(body), self._database, self._above.absent_members
-        window = self._origins.vector.get(pull.key)
-        ours = window is not None and pull.key in self._origins.ours
+        pull, database = decode_pull(body), self._database
+        origins = self._origins
+        window = origins.vector.get(pull.key) if pull.key in origins.ours else None
         link = self._links.get(sender) if pull.behind else None
-        if self.held or not (ours or link is not None or absent.holds(sender, pull.key)):
+        own = link is None and split_key(pull.key)[0] == origins.own_id
+        if self.held or (pull.behind and link is None) or (own and window is None):
             return
         if link is None and (database.via(sender) is None or database.state(sender) < pull.state):
             # The filters that it posted meanwhile are not known here yet; it asks again.
@@ -151,14 +153,13 @@ class Answers:
         if self._budget.left < 0:
             self._report.count("routed_dropped")
             return
-        if window is not None and ours:
+        if window is not None:
             pull = pull._replace(lacks=intersect(pull.lacks, [(1, window.top)]))
-        asked = Asked(sender, pull, link, ours and link is None)
+        asked = Asked(sender, pull, link, own)
         if link is not None:
             self._budget.left -= len(self._log) / 2000
             self._gather(pull.key, pull.lacks, link, lambda at: self._walk(asked, link, at), now)
         else:
-            absent.lacks(sender, pull.key, pull.lacks)
             self._answer(asked, now)
 
     def _walk(self, asked: Asked, link: Link, now: float) -> None:
@@ -188,7 +189,7 @@ class Answers:
     def _answer(self, asked: Asked, now: float) -> None:
         """Answer from the tail, if it has anything of that, else from the log."""
         sender, key = asked.sender, asked.pull.key
-        piece = self._above.absent_members.oldest_piece(sender, key, asked.pull.lacks)
+        piece = self._above.absent_members.lacks(sender, key, asked.pull.lacks)
         if piece is None:
             self._from_log(asked, now)
         elif (sender, key) not in self._reading:
@@ -238,14 +239,11 @@ class Answers:
             return 0, ()
         if key == self._origins.key:
             first = min(log.first_of(key), LAST)
-            left = intersect(lacks, [(1, first - 1)]) if first > 1 else []
-            return left[-1][1] if left else 0, log.own(key, lacks, looked)
+            return highest(lacks, first - 1), log.own(key, lacks, looked)
         # However old: what has not left the log is in no tail.
         found = log.those({key: lacks}, float("-inf"), looked)
-        left = subtract(
-            lacks, merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found])
-        )
-        return left[-1][1] if left else 0, found
+        here = merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found])
+        return highest(subtract(lacks, here), LAST), found
 
     def _from_tail(self, asked: Asked, entries: list[LogEntry] | None, piece: TailPiece) -> None:
         """Answer with a piece of the tail, up to its last number. `entries`: None if it could not
@@ -253,7 +251,7 @@ class Answers:
         waits for this answer."""
         sender, key, lacks = asked.sender, asked.pull.key, asked.pull.lacks
         self._reading.discard((sender, key))
-        now, absent = self._node.now, self._above.absent_members
+        now = self._node.now
         if asked.own and key not in self._origins.ours:
             return
         if entries is None:
@@ -266,9 +264,7 @@ class Answers:
         parts = list(chain.from_iterable(map(wanted, parts_of(entries, key, lacks))))
         # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
-        begins = piece.first > 1 and piece.first == absent.tail_begins(sender, key)
-        left = intersect(lacks, [(1, piece.first - 1)]) if begins else []
-        gone = left[-1][1] if left else 0
+        gone = highest(lacks, piece.ahead)
         self._counters.log_tail_replayed += sum(part.count for part in parts)
         self._send(asked, numbers, parts, piece.last, now, more=True, gone=gone)
 
@@ -332,6 +328,11 @@ def named(entry: LogEntry, broker_id: bytes) -> bool:
     """Whether a message was given to members of shared subscriptions at a broker."""
     choice = entry.choice
     return choice is not None and any(who[:ID] == broker_id for who, _ in choice.entries)
+
+
+def highest(lacks: Ranges, top: int) -> int:
+    """Return the highest number up to `top` in `lacks`; 0: there is none."""
+    return max((min(high, top) for low, high in lacks if low <= top), default=0)
 
 
 def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[LogEntry]:

@@ -64,10 +64,12 @@ TakeEntries = Callable[["list[LogEntry] | None"], None]
 
 
 class TailPiece(NamedTuple):
-    """Some messages of one origin in the log's tail: the numbers of the first and the last."""
+    """Some messages of one origin in the log's tail."""
 
-    first: int
+    ahead: int
+    """The highest number before all of the tail; 0: there is more of the tail before these."""
     last: int
+    """Their highest number."""
     read: Callable[[TakeEntries], None]
     """Starts reading them; the entries are handed over later."""
 
@@ -162,26 +164,16 @@ class AbsentBrokers(Protocol):
         """Return for how long (s) something is remembered for brokers that are away: `least` if
         none is."""
 
-    def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
+    def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> TailPiece | None:
         """Note that the broker `broker_id` lacks the numbers `lacked` of the origin `key`, as it
-        said."""
+        said. Returns the oldest of these that the tail keeps for it; None: there are none."""
 
     def sent(self, broker_id: bytes, key: bytes) -> None:
         """Note that a broker has been sent everything that it said it lacks."""
 
-    def holds(self, broker_id: bytes, key: bytes) -> bool:
-        """Whether anything of an origin is kept, or has been lost, for a broker."""
-
-    def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
-        """Return the oldest messages of the origin `key` in the tail that are kept for the broker
-        `broker_id` and have numbers in `lacks`; None: there are none."""
-
     def pieces(self, broker_id: bytes) -> Iterator[Callable[[TakeEntries], None]]:
         """Return for each part of what is kept for a broker in the tail, the oldest first, what
         reads it."""
-
-    def tail_begins(self, broker_id: bytes, key: bytes) -> int:
-        """Return the first number of an origin that the tail has for a broker."""
 
     def to_offer(self, pause: float, now: float) -> Iterable[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s at
