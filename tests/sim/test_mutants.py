@@ -108,7 +108,7 @@ def delivers_again(patch: Mutant) -> None:
 
 def forgets_what_was_left_behind(patch: Mutant) -> None:
     """The queue of an older session of a client is thrown away."""
-    patch.setattr(QueueMerge, "absorb", lambda *_: None)
+    patch.setattr(QueueMerge, "absorb", lambda *_, **__: None)
 
 
 def merges_everything(patch: Mutant) -> None:
