@@ -108,7 +108,7 @@ class OriginQuestions:
         """Take a part of an answer (ENTRIES)."""
         part = decode_entries_part(body)
         feed = next((s for s in self._feeds.of(sender) if part.number in s.questions), None)
-        pull = self._pulls.find(sender, part.number)
+        pull = None if feed is not None else self._pulls.find(sender, part.number)
         question = pull if feed is None else feed.questions[part.number]
         if question is None or (feed is not None and feed.fed):
             return
