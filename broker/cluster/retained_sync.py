@@ -313,7 +313,7 @@ class RetainedSync:
             fresh = sequence <= window.begin or window.missing(sequence) or unwanted
         self._comparison.pass_on(link, data, now, paths)
         if fresh and change is not Change.TAKEN and not gone:
-            if self.node.sessions:
+            if self.node.sessions and sequence:
                 self._history.retained_synced(key, sequence, message)
             self._evaluated.restored(key, sequence, message)
 

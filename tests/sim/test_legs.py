@@ -181,6 +181,11 @@ def test_what_once_went_wrong_is_right(seed: int) -> None:
     assert run_any(seed).violations == []
 
 
+def test_a_session_that_got_a_retained_message_without_a_number_can_be_merged() -> None:
+    """Its record named number 0 of an origin, which no broker could read."""
+    assert run_standby(25).violations == []
+
+
 def believes_no_mark(patch: Mutant) -> None:
     """What comes back with a mark of this federation comes in."""
     patch.setattr(Marks, "inwards", lambda self, packets: packets)
