@@ -11,9 +11,9 @@ from mqttree.discovery.announcement import Announcement, unsigned
 from mqttree.discovery.dialler import NEVER
 from mqttree.discovery.effects import MembershipConfig
 
-BURST = (0.05, 0.1, 0.2)
-"""Seconds between the announcements of a start: a lost datagram costs little, and most of Td stays
-quiet."""
+BURST = (0.03, 0.05, 0.06, 0.07)
+"""Seconds between the announcements of a start: all are out within Td, and one that is heard at
+all leads to a link before clients are let in."""
 BURST_JITTER = 0.25
 BEACON_JITTER = 0.2
 ANSWER_JITTER = (0.002, 0.02)

@@ -81,7 +81,8 @@ class MembershipConfig(Record):
     seeds: tuple[Address, ...] = ()
     discovery_time: float = DISCOVERY_TIME
     beacon: float = 5.0
-    dial_patience: float = 0.3
+    dial_patience: float = 0.1
+    """for which the broker with the higher id leaves it to the other one to dial."""
     dial_timeout: float = 5.0
     forget_after: float = 300.0
     clock_window: float = 60.0

@@ -108,7 +108,7 @@ def test_a_retained_message_still_on_its_way_comes_as_retained(routing: str) -> 
     row.connect(0, "p").send(Publish("r", b"on", 2, retain=True, packet_id=1))
     row.until(lambda: first.payloads)
     first.leave()
-    row.world.after(1.0, row.world.heal)  # no broker has noticed the cut
+    row.world.after(0.8, row.world.heal)  # no broker has noticed the cut
     second = row.connect(2, expiry=0)
     second.subscribe("r")
     row.run(2.0)

@@ -16,7 +16,8 @@ import pytest
 from tests.kit.journal_harness import Files
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
-from tests.sim.world import World
+from tests.sim.test_takeover import Row
+from tests.sim.world import Host, World
 
 SEEDS = int(os.environ.get("SEEDS", "3"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -185,3 +186,26 @@ def test_messages_of_a_broker_that_is_gone_reach_all_from_whoever_has_them(
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_random_schedules_with_a_wiped_broker_keep_all_promises(seed: int) -> None:
     assert Ring(seed).run() == []
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_start_that_is_heard_of_once_waits_for_its_link(
+    first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`first`: the broker that starts has the lower id. Nothing that the other one says reaches it,
+    and of its own announcements only what it says after 0.1 s: the other one dials it before its
+    clients are let in."""
+    row = Row(1)
+    row.connect(0).leave()
+    host = row.world.add(discovery="multicast")
+    host.id = bytes(8) if first else b"\xff" * 8
+    row.run(0.5)
+    host.start()
+    started, multicast = row.world.now, row.world.multicast
+
+    def losing(source: Host, data: bytes) -> None:
+        if source is host and 0.1 < row.world.now - started < 0.2:
+            multicast(source, data)
+
+    monkeypatch.setattr(row.world, "multicast", losing)
+    assert row.connect(1).present

@@ -213,15 +213,16 @@ class SubscriptionBarrier:
     def _begun(self, now: float) -> bool:
         """Whether this broker has joined those that discovery finds, as far as they answer; asked
         in its first seconds only."""
-        joining = self._handshakes or any(
-            link.forwarding and not link.live for link in self._by_peer.values()
-        )
-        if (
-            joining or (self._searching is not None and self._searching(now))
-        ) and now < self._begins_until:
+        joining = any(link.forwarding and not link.live for link in self._by_peer.values())
+        if (joining or self.finds_others(now)) and now < self._begins_until:
             return False
         self._begins_until = 0.0
         return True
+
+    def finds_others(self, now: float) -> bool:
+        """Whether another broker may be about to be linked at `now` (s)."""
+        searching = self._searching is not None and self._searching(now)
+        return searching or bool(self._handshakes)
 
     def admits(self, now: float, then: Then) -> bool:
         """Whether a client may be admitted at `now` (s): no earlier client waits, and this broker

@@ -198,16 +198,15 @@ def test_a_newcomer_restarts_td_but_many_of_them_cannot_hold_it_for_ever() -> No
 
 def test_a_burst_of_announcements_is_followed_by_beacons() -> None:
     one = Subject()
-    one.until(1.0)
+    one.until(one.membership.config.discovery_time)
     burst = announcements(one.log)
-    assert len(burst) == 4
-    assert [found.new for found in burst] == [True, True, True, False]
-    assert [found.counter for found in burst] == [1, 2, 3, 4]
+    assert [found.new for found in burst] == [True, True, True, True, False]
+    assert [found.counter for found in burst] == [1, 2, 3, 4, 5]
     assert burst[0].address == OWN.address
     assert burst[0].boot == 5
     later = announcements(one.until(61.0))
     assert 10 <= len(later) <= 15
-    assert one.counters["announcements_sent"] == 4 + len(later)
+    assert one.counters["announcements_sent"] == 5 + len(later)
 
 
 def test_a_wildcard_host_is_left_to_the_receiver() -> None:
@@ -280,8 +279,9 @@ def test_the_lower_id_dials_at_once_the_higher_after_its_patience() -> None:
     one = Subject()
     assert dials(one.hear(90, 0.1)) == [place(90)]
     assert dials(one.hear(10, 0.1)) == []
-    assert dials(one.until(0.399)) == []
-    assert dials(one.until(0.401)) == [place(10)]
+    patience = one.membership.config.dial_patience
+    assert dials(one.until(0.1 + patience - 0.001)) == []
+    assert dials(one.until(0.1 + patience + 0.001)) == [place(10)]
 
 
 def test_the_second_address_waits_for_the_first() -> None:
