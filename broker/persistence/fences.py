@@ -14,6 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     FENCE,
@@ -47,6 +48,8 @@ class Fence:
     def __init__(self, image: StandbyImage) -> None:
         """`image`: the one whose sessions are given away."""
         (_, self.boot, self.epoch), self.lsn = image.key, image.lsn
+        self.last = LAST
+        """Number of the last message of its owner in it, known once these are taken."""
         # First what its clients had sent: an owner that starts again may not know it.
         self.claims = [
             Claim(recorded.head.client_id, 0, tuple(recorded.incoming))
@@ -71,7 +74,7 @@ class Fence:
             left -= 1 + len(claim.incoming)
             if left <= 0:
                 break
-        head = self.boot, self.epoch, True, self.lsn, len(self.claims), first
+        head = self.boot, self.epoch, True, self.lsn, self.last, len(self.claims), first
         return FenceMessage(*head, tuple(claims)).encode()
 
 
@@ -102,6 +105,11 @@ class Fences:
         known = self._fences.get(owner)
         if known is None or (known.boot, known.epoch) != image.key[1:]:
             self._fences[owner] = Fence(image)
+
+    def taken(self, owner: bytes, last: int) -> None:
+        """Note that the messages of the broker `owner` are taken, up to its number `last`."""
+        if (fence := self._fences.get(owner)) is not None:
+            fence.last = last
 
     def same_run(self, owner: bytes) -> bool:
         """Whether a broker is the incarnation whose image was promoted: it only hung, or was cut
@@ -188,7 +196,7 @@ class Fences:
         image, listing = self._images().get(sender), self._cluster.database.listings.get(sender)
         started = listing is not None and asked.boot < listing.boot
         if started or (image is not None and image.key[1:] == (asked.boot, asked.epoch)):
-            nothing = FenceMessage(asked.boot, asked.epoch, False, 0, 0, 0, ())
+            nothing = FenceMessage(asked.boot, asked.epoch, False, 0, 0, 0, 0, ())
             self._send(sender, nothing.encode())
         if started and image is not None and image.key[1] == asked.boot:
             self._drop(image)

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from operator import is_
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqttree.broker.base.sequence_set import LAST, Ranges, intersect, merge
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
-from mqttree.broker.cluster.link.origin_keys import split_key
+from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
     UNHEARD,
@@ -74,6 +74,19 @@ class Published(NamedTuple):
     """Of the publisher's connection."""
 
 
+class Former(NamedTuple):
+    """What one had that was the standby of an earlier incarnation, and took its place."""
+
+    stream: tuple[int, int]
+    """Boot and epoch."""
+    key: bytes
+    """The origin of what this broker had published then."""
+    last: int
+    """Number of the last of these messages that it had."""
+    incoming: dict[bytes, tuple[int, ...]]
+    """By client, the packet identifiers of what that had sent at QoS 2."""
+
+
 class FencedStream(Protocol):
     """What follows for the stream."""
 
@@ -112,6 +125,8 @@ class Fencing:
         and have not said yet what they made of it."""
         self.starts = False
         """Whether what they had, and this broker's disk has not, is not here yet."""
+        self._had: dict[bytes, Former] = {}
+        self._newest = 0, 0  # boot and epoch of the last of their streams
         self._asked = b"", 0
         self._since = 0.0
         # Sessions with wills that are due.
@@ -174,9 +189,9 @@ class Fencing:
                     session.successor = max(session.successor, newest)
         node.wills.waits = None
         self._cluster.agenda.reads_late(node.now)
-        self._cluster.barrier.closed = self.starts
-        self._cluster.answers.held = False
-        self._cluster.resync.release(node.now)
+        self._cluster.barrier.closed = self._cluster.answers.held = self.starts
+        if not self.starts:
+            self._cluster.resync.release(node.now)
         node.flow_control.release(self)
         wills, self._wills = self._wills, []
         for session in wills:
@@ -194,23 +209,30 @@ class Fencing:
         what the disk may lack."""
         now = self._node.now
         self.former = {standby.id: standby for standby in reversed(standbys)}
-        self.starts = self._cluster.barrier.closed = self._cluster.catchup.held = True
+        self._newest = max(standby[1:] for standby in standbys)
+        cluster = self._cluster
+        self.starts = True
+        cluster.barrier.closed = cluster.catchup.held = cluster.answers.held = True
+        cluster.resync.hold()
         self._node.timers.schedule(now, lambda at: self._ask_former(now + DOUBT_S, now, at))
 
     def _ask_former(self, until: float, again: float, now: float) -> None:
-        """Ask those that can be reached, from `again` (s) on, and wait for others only until it is
-        known that they cannot be."""
+        """Ask those that can be reached, from `again` (s) on, and wait for others only until a
+        neighbour says that they cannot be."""
         if not self.former:
             return
-        reached = [each for each in self.former.values() if self._cluster.database.reaches(each.id)]
-        if now >= until or (not reached and self._cluster.barrier.knows_others(now)):
+        cluster, barrier = self._cluster, self._cluster.barrier
+        reached = [each for each in self.former.values() if cluster.database.reaches(each.id)]
+        linked = any(each in cluster.links for each in self.former)
+        known = bool(cluster.links) and not barrier.finds_others(now) and barrier.has_directory()
+        if now >= until or (known and not linked and not reached):
             self.former.clear()
             self._fetch(now)
             return
         if now >= again:
             for standby in reached:
                 body = AskFence(standby.boot, standby.epoch, UNHEARD).encode()
-                self._cluster.bus.send(standby.id, ASK_FENCE, body, at_once=True)
+                cluster.bus.send(standby.id, ASK_FENCE, body, at_once=True)
                 again = now + ASK_S
         self._node.timers.schedule(now + LOOK_S, lambda at: self._ask_former(until, again, at))
 
@@ -221,7 +243,9 @@ class Fencing:
 
     def _fetch(self, now: float) -> None:
         """Have the neighbours send what this broker had published and the journal has not, ahead of
-        all that clients do here. No subscriber here wants what they do not send then."""
+        all that clients do here, and of questions for it. What they do not send then is nowhere."""
+        if self._had:
+            self._go_on_from(max(self._had.values(), key=attrgetter("stream")))
         origins = self._cluster.origins
         wanted: dict[bytes, Ranges] = {}
         for key, window in origins.vector.items():
@@ -237,7 +261,9 @@ class Fencing:
             self._node.timers.schedule(now + LOOK_S, lambda at: self._open(wanted, until, at))
             return
         self.starts = False
-        self._cluster.barrier.closed = self.doubts
+        self._cluster.barrier.closed = self._cluster.answers.held = self.doubts
+        if not self.doubts:
+            self._cluster.resync.release(now)
         self._cluster.catchup.release()
         self._stream.former_heard()
 
@@ -267,11 +293,14 @@ class Fencing:
         self._void(fence.lsn if mine else NEVER, stamps)
         if mine:
             self._give_back(max(fence.lsn, self._frames.durable_lsn))
+        if former is not None and sender not in self._had:
+            key = origin_key(self._cluster.origins.own_id, fence.boot)
+            self._had[sender] = Former((fence.boot, fence.epoch), key, fence.last, {})
         for claim in claims:
             if claim.stamp:
                 self._carry_out(claim)
             elif former is not None:
-                self._add_incoming(claim)
+                self._had[sender].incoming[claim.client] = claim.incoming
         done += len(claims)
         self._done[sender] = fence.boot, fence.epoch, done
         answer = AskFence(fence.boot, fence.epoch, done).encode()
@@ -305,6 +334,10 @@ class Fencing:
                 names.update(
                     (one.entry.key, one.entry.sequence + n) for n in range(one.entry.count)
                 )
+        self._discard(names)
+
+    def _discard(self, names: set[Name]) -> None:
+        """Leave out messages that are void."""
         if not names:
             return
         node = self._node
@@ -354,13 +387,26 @@ class Fencing:
         elif session.recorder is not None:
             session.recorder.record_attributes()
 
-    def _add_incoming(self, claim: Claim) -> None:
-        """Take what a client repeats for what the standby has of it."""
-        session = self._node.sessions.get(claim.client.decode(errors="replace"))
-        if session is not None and not session.incoming.issuperset(claim.incoming):
-            session.incoming.update(claim.incoming)
-            if session.recorder is not None:
-                session.recorder.record_all()
+    def _go_on_from(self, former: Former) -> None:
+        """Take what clients repeat, and the standby (`former`) has of that, for a repetition, and
+        nothing else. What this broker had published and the standby has not is void: nobody was
+        told that it came, so its client repeats it, here or elsewhere. If there was a later
+        standby, that may have had more."""
+        last = former.last if former.stream >= self._newest else LAST
+        names: set[Name] = set()
+        for entry in self._cluster.replay_log.latest():
+            if entry.key == former.key and entry.sequence > last:
+                entry.void()
+                names.update((entry.key, entry.sequence + n) for n in range(entry.count))
+        for session in self._node.sessions.values():
+            incoming = set(former.incoming.get(session.client_id.encode(), ()))
+            if last == LAST:
+                incoming |= session.incoming
+            if session.incoming != incoming:
+                session.incoming = incoming
+                if session.recorder is not None:
+                    session.recorder.record_all()
+        self._discard(names)
 
 
 def _forget(session: Session, is_void: Callable[[Outgoing], bool]) -> None:

@@ -86,10 +86,6 @@ WILL_WAIT_S = 2.0 - CLAIMS_S
 """s more for which its clients may connect elsewhere before their wills are published, as these
 wait for claims, too."""
 
-UNWANTED_S = 2.0
-"""s after a promotion until messages are taken that no subscriber here wanted: clients that come
-for their sessions go first. An owner that has started again wants them at once."""
-
 SWEEP_S = 60.0
 """s between two looks for sessions that have expired."""
 
@@ -115,8 +111,6 @@ class Successor:
         """What clients' takers asked for before all of `messages` was read."""
         self.taken: SequenceSet | None = None
         """What members of groups were granted; None: that has not been read yet."""
-        self.unwanted: list[EntryRecord] = []
-        """Messages of the owner that no subscriber here wanted, and that have not been taken."""
 
     def entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
@@ -187,14 +181,12 @@ class Succession:
         that of one that can be."""
         owner = event.broker_id
         if event.via is not None:
-            successor = self._successors.pop(owner, None)
+            self._successors.pop(owner, None)
             if self._succeeded.pop(owner, None) is not None:
                 self._post_succeeded()
             if self.fences.same_run(owner):
                 # It has what it has published.
                 self._taking.pop(owner, None)
-            elif successor is not None and owner not in self._taking:
-                self._keep(owner, successor)
             self.fences.reached(owner)
         elif owner in self._images():
             # A broker that has drained is not waited for.
@@ -342,12 +334,12 @@ class Succession:
     def _comes(self, asked: Asked) -> bool:
         """Whether the session of a client is in an image here, and it is not certain yet that its
         broker cannot be reached."""
-        database = self._cluster.database
+        database, client = self._cluster.database, asked.client_id.encode()
         return any(
-            posted_stamp(database, owner, asked.client_id)
+            (posted_stamp(database, owner, asked.client_id) or image.has(client))
             and not database.reaches(owner)
             and (self._lives(owner) or self._stands_back)
-            for owner in self._images()
+            for owner, image in self._images().items()
         )
 
     def _has_expired(self, recorded: RecordedSession, image: Image) -> bool:
@@ -355,12 +347,14 @@ class Succession:
         return image.away(recorded.head, wall) > recorded.head.expiry
 
     def _successor(self, owner: bytes, standby_image: StandbyImage) -> Successor | None:
-        """Return what has the image of a broker, None while that can be reached."""
+        """Return what has the image of a broker, None while that can be reached, or may be."""
         if self._lives(owner):
             self._successors.pop(owner, None)
             return None
         successor, image = self._successors.get(owner), standby_image.contents
         if successor is None or successor.image is not image:
+            if self._stands_back:
+                return None
             standby_image.promote()
             self.fences.promoted(owner, standby_image)
             now = self._node.now
@@ -433,9 +427,8 @@ class Succession:
         assignments.succeed(owner, closed, self.fences.closed(owner))
 
     def _taking_messages(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
-        """Take, in steps, the messages of the owner of an `image` that have not been here: first
-        those that local subscribers want or other brokers may want; the rest is for sessions
-        that come later."""
+        """Take, in steps, the messages of the owner of an `image` that have not been here, or were
+        not wanted: other brokers may want them, and sessions that come later."""
         node, resync = self._node, self._cluster.resync
         owner, boot, _ = image.key
         taken: dict[bytes, None] = {}
@@ -446,12 +439,10 @@ class Succession:
             steps = 1
             if split_key(key)[0] == owner:
                 kept, new = resync.forwarder.missing(key, first, last)
-                if new:
+                if new or kept:
                     self._take(successor, record)
                     taken[key] = None
                     steps = ENTRY_STEPS + MESSAGE_STEPS * (last - first + 1)
-                elif kept:
-                    successor.unwanted.append(record)
             yield steps
         died = image.crashed and not self._lives(owner)
         if died:
@@ -460,12 +451,11 @@ class Succession:
         if died:
             self._succeeded[owner] = taken
             self._post_succeeded()
+        with suppress(WireError):
+            if (window := successor.offered(owner).get(origin_key(owner, boot))) is not None:
+                self.fences.taken(owner, window.top)
         self._taking.pop(owner, None)
         self._in_steps(owner, successor, self._taking_shares(successor, owner))
-        if self._lives(owner):
-            self._keep(owner, successor)
-        else:
-            node.timers.schedule(node.now + UNWANTED_S, lambda now: self._keep(owner, successor))
 
     def _post_succeeded(self) -> None:
         """Tell others of which brokers all messages are here: they wait for no others."""
@@ -474,24 +464,6 @@ class Succession:
             directory.post(SUCCEEDED, b"".join(map(a2b_base64, chain(*self._succeeded.values()))))
         else:
             directory.withdraw(SUCCEEDED)
-
-    def _keep(self, owner: bytes, successor: Successor) -> None:
-        """Take what no subscriber here wanted of the messages of the broker `owner`, unless that
-        only hung or was cut off. If it has started again, it is told nothing before."""
-        if successor.unwanted and not self.fences.same_run(owner):
-            self._taking[owner] = successor
-            self._node.turns.go(
-                self._keeping(successor, owner),
-                lambda: self._taking.get(owner) is not successor,
-            )
-
-    def _keeping(self, successor: Successor, owner: bytes) -> Iterator[int]:
-        unwanted, successor.unwanted = successor.unwanted, []
-        for record in unwanted:
-            self._take(successor, record)
-            yield ENTRY_STEPS
-        self._taking.pop(owner, None)
-        self._cluster.resync.exchange()
 
     def _take(self, successor: Successor, record: EntryRecord) -> None:
         with suppress(WireError):

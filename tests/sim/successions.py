@@ -239,8 +239,9 @@ class Succession:
             world.after(when, fault, rng.choice(world.hosts), rng.uniform(0.6, 4.0))
             when += 8.0
 
-    def _aim(self, host: Host, reset: bool, tries: int = 1000) -> None:
-        """Kill a broker while, or as soon as, what it has to say waits for its standby."""
+    def _aim(self, host: Host, reset: bool, tries: int = 900) -> None:
+        """Kill a broker while, or as soon as, what it has to say waits for its standby, and before
+        it is to start again."""
         frames = getattr(host.running.journal, "frames", None) if host.alive else None
         if frames is not None and tries and not len(frames.gate):
             self.world.after(0.0005, self._aim, host, reset, tries - 1)

@@ -397,8 +397,8 @@ def test_a_removed_tail_costs_what_was_in_it_and_nothing_waits_for_that(routing:
     """80 MB: the log has 33. What is published when the broker is back comes as soon as what the
     log has, and is acknowledged at once."""
     scene = Away(2, 40, MB, 0.1, [*lonely(8.0, 1, brokers=2), (9.8, remove)], routing=routing)
-    scene.pauses[39] = 9.0
-    scene.length = 14.0
+    scene.pauses[39] = 12.0
+    scene.length = 17.0
     scene.run()
     assert 40 <= lost(scene) <= 50
     came = {one.number: one.at for one in scene.readers[0].got}

@@ -57,9 +57,9 @@ def test_a_broker_that_is_alone_keeps_what_the_others_lack(name: str, routing: s
 
 
 def test_an_hour_counts_from_when_a_broker_was_there_last() -> None:
-    """It is away, back for a second, and away again: with less time each, as what it lacks is
+    """It is away, back for some seconds, and away again: with less time each, as what it lacks is
     kept for a minute here, and the log has five seconds."""
-    events: list[Event] = [*lonely(40.0, 1, brokers=2), (43.0, part((0,), (1,))), (90.0, part())]
+    events: list[Event] = [*lonely(40.0, 1, brokers=2), (49.0, part((0,), (1,))), (90.0, part())]
     scene = Away(2, 80, 100, 1.0, events, routing="topic")
     scene.world.limits = Limits(absent_max_s=60.0, log_age_s=5.0)
     scene.kept = True

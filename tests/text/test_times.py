@@ -94,7 +94,6 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
     ): {},
     ("A client that connects to another broker finds its", "test_roaming_clients_lose_nothing"): {
         "mqttree.broker.cluster.sessions.messages_under_way.COMPLETE_TIME": 5.0,
-        "mqttree.broker.cluster.sessions.session_history.REPAIR_TIME": 10.0,
         "mqttree.broker.cluster.sessions.takeover.SETTLE_S": 0.1,
     },
     ("Nothing that waited is lost", "test_what_a_merged_session_is_owed_waits_for_its_origin"): {
@@ -336,7 +335,6 @@ PACES: dict[str, Any] = {
     "mqttree.broker.persistence.images.POST_INTERVAL_S": 10.0,
     "limits.adoption_s": 2.0,
     "mqttree.broker.persistence.succession.PROMOTION_S": 0.1,
-    "mqttree.broker.persistence.succession.UNWANTED_S": 2.0,
     "mqttree.broker.persistence.succession.WILL_WAIT_S": 1.5,
     "mqttree.broker.persistence.succession.SETTLING_S": 1.0,
     "mqttree.broker.persistence.fences.REPEAT_S": 0.25,

@@ -81,8 +81,8 @@ class SharedGroups(Protocol):
         """Whether a message is for a member behind a link."""
 
     def published_behind(self, link: Link, key: bytes) -> bool:
-        """Whether the broker of the origin `key` is behind a link: what its disk lacks may be for
-        its own members."""
+        """Whether the broker of the origin `key` is behind a link, or at its end: what its disk
+        lacks may be for its own members, and others ask it for the rest."""
 
     def received(
         self,

@@ -96,7 +96,7 @@ class LogWalks:
 
     def wanted(self, candidates: list[LogEntry], link: Link, seen: Vector) -> list[LogEntry]:
         """Return what of the `candidates` is both lacked and wanted behind `link`; `seen`: what has
-        been there."""
+        been there. Its own messages a broker gets in any case: others ask it for them."""
         strategy, chosen = self.strategy, self.above.sharing.chosen_behind
         wanted, orphans = strategy.wanted_behind(link), strategy.wanted_behind(link, gone=True)
         entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key])]

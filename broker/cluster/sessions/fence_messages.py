@@ -3,9 +3,10 @@ away (docs/decisions/0063).
 
     ASK_FENCE  u32 boot, u32 epoch: of the stream that the asker posted last, or of the fence, u32
                how many of its claims are carried out (UNHEARD: it has not heard of any)
-    FENCE      u32 boot, u32 epoch, u8 PROMOTED or 0, u64 LSN of the image's last frame, u32 claims
-               in all, u32 number of the first that follows, claims: u16 size, client id, u64 stamp,
-               u16 n, packet identifiers: n times u16
+    FENCE      u32 boot, u32 epoch, u8 PROMOTED or 0, u64 LSN of the image's last frame, u64 number
+               of the last message that its owner had published then, u32 claims in all, u32 number
+               of the first that follows, claims: u16 size, client id, u64 stamp, u16 n, packet
+               identifiers: n times u16
 
 ASK_FENCE is answered unless all claims are carried out, and FENCE always. Both may be repeated. A
 claim is never taken back, so its number says which it is.
@@ -26,7 +27,7 @@ PROMOTED: Final = 1
 UNHEARD: Final = 0xFFFFFFFF
 
 _ASK = struct.Struct(">III")
-_HEAD = struct.Struct(">IIBQII")
+_HEAD = struct.Struct(">IIBQQII")
 _SIZE = struct.Struct(">H")
 _STAMP = struct.Struct(">QH")
 
@@ -38,7 +39,7 @@ class Claim(NamedTuple):
     """Client id."""
     stamp: int
     """Of the connection that has the session; that of the session itself: its will was published.
-    0: it has taken what the client had sent at QoS 2, as `incoming`."""
+    0: it has taken what the client had sent at QoS 2, as `incoming`; of others nothing."""
     incoming: tuple[int, ...] = ()
     """Packet identifiers."""
 
@@ -71,20 +72,22 @@ class FenceMessage(NamedTuple):
     promoted: bool
     """Whether anything may have been given away."""
     lsn: int
+    last: int
+    """Number of the last message of this boot that is in the image."""
     total: int
     first: int
     claims: tuple[Claim, ...]
 
     def encode(self) -> bytes:
         """Return it as bytes."""
-        head = self.boot, self.epoch, PROMOTED * self.promoted, self.lsn, self.total, self.first
-        return _HEAD.pack(*head) + b"".join(_encoded(self.claims))
+        head = self.boot, self.epoch, PROMOTED * self.promoted, self.lsn, self.last
+        return _HEAD.pack(*head, self.total, self.first) + b"".join(_encoded(self.claims))
 
     @classmethod
     def decode(cls, body: bytes) -> FenceMessage:
         """Decode it. Raises MalformedPacket."""
         try:
-            boot, epoch, flags, lsn, total, first = _HEAD.unpack_from(body)
+            boot, epoch, flags, lsn, last, total, first = _HEAD.unpack_from(body)
             at, claims = _HEAD.size, []
             while at < len(body):
                 (size,) = _SIZE.unpack_from(body, at)
@@ -97,7 +100,7 @@ class FenceMessage(NamedTuple):
         except struct.error:
             raise MalformedPacket("fence is truncated") from None
         promoted = flags & PROMOTED != 0
-        return cls(boot, epoch, promoted, lsn, total, first, tuple(claims))
+        return cls(boot, epoch, promoted, lsn, last, total, first, tuple(claims))
 
 
 def _encoded(claims: Iterable[Claim]) -> Iterable[bytes]:

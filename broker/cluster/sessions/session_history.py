@@ -50,11 +50,6 @@ SyncedMessage = tuple[float, bytes, int, bytes]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,
 number and topic."""
 
-REPAIR_TIME = 10.0
-"""s; with routing by interest, messages that arrived so long before a takeover began have been
-offered to local subscribers: no repair takes longer, and messages that are held back until its end
-come from the log."""
-
 
 class SessionHistory:
     """Gives sessions what they lack from the log, and says what they have had."""
@@ -81,17 +76,16 @@ class SessionHistory:
 
     # ---------------------------------------------------------------- from the log
 
-    def lacked(self, session: Session, horizon: float = 0.0) -> Found:
+    def lacked(self, session: Session) -> Found:
         """Find the messages in the log that were not evaluated for a session that has come from
-        elsewhere, and arrived after `horizon` (s; 0: the log's)."""
+        elsewhere."""
         numbers = without(been_here(self._origins.vector), self._evaluated.position(session))
-        return self.logged(numbers, horizon)
+        return self.logged(numbers)
 
-    def logged(self, numbers: Numbers, horizon: float = 0.0) -> Found:
-        """Find the messages `numbers` in the log that arrived after `horizon` (s; 0: the log's),
-        but for those that a group was given again: these are for that group alone, and had another
-        number before."""
-        horizon = horizon or self._node.now - self._limits.log_age_s
+    def logged(self, numbers: Numbers) -> Found:
+        """Find the messages `numbers` in the log, but for those that a group was given again: these
+        are for that group alone, and had another number before."""
+        horizon = self._node.now - self._limits.log_age_s
         for entry in self._log.those(numbers, horizon) if numbers else ():
             if not entry.passed:
                 for number, message in entry.messages():

@@ -20,7 +20,7 @@ from mqttree.broker.cluster.sessions.evaluated import MergedHistory
 from mqttree.broker.cluster.sessions.message_vectors import ranges_of, whole, without
 from mqttree.broker.cluster.sessions.pending_takeover import Input, PendingTakeover
 from mqttree.broker.cluster.sessions.session_head import decoding
-from mqttree.broker.cluster.sessions.session_history import REPAIR_TIME, SessionHistory
+from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.session_state import SessionState, restoring, subscriptions_of
 from mqttree.broker.cluster.sessions.takeover_messages import decode_rest
 from mqttree.broker.cluster.sessions.tombstones import Tombstones, end_quietly
@@ -183,7 +183,7 @@ class SessionRestoration:
             for (key, n), message in rest[1].items()
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
-        found.update(self._history.lacked(session, pending.began - REPAIR_TIME))
+        found.update(self._history.lacked(session))
         # Messages that have arrived here have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
         late.reverse()

@@ -387,9 +387,11 @@ class SharedSubscriptions:
         return any(self._directory.link_to(broker_id) is link for broker_id in brokers)
 
     def published_behind(self, link: Link, key: bytes) -> bool:
-        """Whether the broker of the origin `key` is behind a link: what its disk lacks may be for
-        its own members."""
-        return self._directory.link_to(split_key(key)[0]) is link
+        """Whether the broker of the origin `key` is behind a link, or at its end: what its disk
+        lacks may be for its own members, and others ask it for the rest."""
+        broker_id = split_key(key)[0]
+        at_end = link.peer is not None and link.peer.id == broker_id
+        return at_end or self._directory.link_to(broker_id) is link
 
 
 def _visited(message: Message) -> tuple[bytes, ...]:

@@ -14,7 +14,7 @@ IDENTIFIERS = st.lists(st.integers(0, 65535), max_size=3).map(tuple)
 CLAIMS = st.lists(st.builds(Claim, st.binary(max_size=40), U64, IDENTIFIERS), max_size=5).map(tuple)
 
 
-@given(st.builds(FenceMessage, U32, U32, st.booleans(), U64, U32, U32, CLAIMS))
+@given(st.builds(FenceMessage, U32, U32, st.booleans(), U64, U64, U32, U32, CLAIMS))
 def test_a_fence_is_read_as_it_was_written(fence: FenceMessage) -> None:
     assert FenceMessage.decode(fence.encode()) == fence
 
@@ -26,8 +26,8 @@ def test_a_question_is_read_as_it_was_written(boot: int, epoch: int) -> None:
 
 
 def test_what_is_cut_off_is_malformed() -> None:
-    data = FenceMessage(1, 2, True, 3, 1, 0, (Claim(b"client", 7, (8, 9)),)).encode()
-    whole = {25, len(data)}
+    data = FenceMessage(1, 2, True, 3, 4, 1, 0, (Claim(b"client", 7, (8, 9)),)).encode()
+    whole = {33, len(data)}
     for size in range(len(data) + 1):
         if size in whole:
             FenceMessage.decode(data[:size])
