@@ -212,11 +212,6 @@ PROMISES: dict[tuple[str, str], dict[str, float]] = {
     ): {
         "mqttree.broker.persistence.fencing.DOUBT_S": 3.0,
     },
-    (
-        "until it is noticed that the broker hangs",
-        "test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on",
-    ): {
-    },
     ("is silent for one second", "test_messages_published_during_a_takeover_come_once"): {
         "mqttree.broker.cluster.sessions.handover.TAKEOVER_SILENCE_S": 1.0,
     },
