@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.message_batch import encode_batch
-from mqttree.broker.cluster.sessions.records import encode_entry
+from mqttree.broker.cluster.sessions.records import encode_entry, encode_origin
 from mqttree.broker.cluster.sessions.session_records import SessionRecords, single
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class Entries(SessionRecords):
         self._copied: dict[bytes, set[int]] = {}
 
     def segment_begins(self) -> None:
-        """Note that further records go to another segment."""
+        """Note that further records go to another segment, with what this turn has recorded."""
+        if self._frames.size:
+            for origin, index in self._indexes.items():
+                self._frames.record_first(encode_origin(index, origin))
         self._indexes = {b"": 0}
         self._high = -1
         self._copied = {}

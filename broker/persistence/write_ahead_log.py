@@ -279,6 +279,12 @@ class WriteAheadLog:
         self.size += len(data)
         self.due = True
 
+    def record_first(self, data: bytes) -> None:
+        """Have a record written with this turn's frame, ahead of all others in it."""
+        self._records.insert(0, data)
+        self.size += len(data)
+        self.due = True
+
     def record_later(self, data: bytes) -> None:
         """Have a record written with the next frame, `journal_linger_s` from now at the latest: no
         output waits for it, and if it is lost, a client acknowledges something once more."""

@@ -330,6 +330,28 @@ def test_a_stream_that_has_grown_is_begun_anew_at_the_same_standby() -> None:
     assert world.counters.standby_changes == 1
 
 
+def test_a_stream_begins_in_a_turn_that_has_recorded_a_session() -> None:
+    """Its first frame has what was recorded before, with indexes of origins of the last stream."""
+    world, standby = synced()
+    client = kept(world)
+    client.publish("a", b"1", 1, 1)
+    world.pass_time(0.2)
+    [recorded] = standby.contents.sessions.values()
+    recorder = world.node.sessions["k"].recorder
+    assert recorded.inflight and recorder is not None
+
+    def at_once(now: float) -> None:
+        recorder.record_all()
+        world.stream.begin_anew()
+        world.stream._choose()
+
+    world.node.timers.schedule(world.now, at_once)
+    world.pass_time(1.0)
+    assert standby.kinds.count(BEGIN) == standby.kinds.count(END) == 2
+    [again] = standby.contents.sessions.values()
+    assert again.inflight == recorded.inflight
+
+
 def test_without_a_neighbour_that_may_be_the_standby_nothing_is_recorded() -> None:
     world = Owned()
     world.standby(1, standby="")
