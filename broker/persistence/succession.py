@@ -100,7 +100,7 @@ class Successor:
     def __init__(self, image: Image, now: float, wall: int) -> None:
         """`image`: of the owner's journal; `now`: s; `wall`: the time of day then (ms)."""
         self.image = image
-        self._now, self._wall = now, wall
+        self.since, self._wall = now, wall
         self.sessions = {
             recorded.head.client_id: number for number, recorded in image.sessions.items()
         }
@@ -116,16 +116,16 @@ class Successor:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
         # The log is in the order in which entries came here.
         data = age_batch(record.data, max(0, self._wall - record.at))
-        return restored_batch(data, self._now, whole=True)
+        return restored_batch(data, self.since, whole=True)
 
     def offered(self, owner: bytes) -> Vector:
         """Return which messages had been offered to all sessions of the broker `owner`. Raises
         MalformedPacket: what was recorded of that cannot be read."""
         if self._offered is None:
-            seen = self.image.vector(self._now)
+            seen = self.image.vector(self.since)
             for key, last in self.messages.published.items():
                 if split_key(key)[0] == owner:
-                    window = seen.setdefault(key, OriginWindow(0, self._now))
+                    window = seen.setdefault(key, OriginWindow(0, self.since))
                     window.top = max(window.top, last)
             self._offered = seen
         return self._offered
@@ -170,6 +170,7 @@ class Succession:
         self._lives = cluster.posted_sessions.lives
         self._successors: dict[bytes, Successor] = {}
         self._lent: dict[str, Lent] = {}
+        self._sweeping = False
         self._number = 0
         self._wills = OrphanedWills(node, cluster)
         self._handover = cluster.handover
@@ -361,7 +362,10 @@ class Succession:
             wall = self._cluster.clock.physical(now)
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
-            self._sweep_later(owner, standby_image, successor)
+            if not self._sweeping:
+                # No timer keeps the image itself: it may be large.
+                self._sweeping = True
+                self._node.timers.schedule(now + SWEEP_S, self._sweep)
             Adoption(
                 self._node,
                 self._cluster,
@@ -377,23 +381,20 @@ class Succession:
             self._in_steps(owner, successor, self._taking_wills(successor, owner, now, wall))
         return successor
 
-    def _sweep_later(self, owner: bytes, standby_image: StandbyImage, successor: Successor) -> None:
-        """Drop the sessions of an image that have expired, now and then, and at last the image."""
-
-        def sweep(now: float) -> None:
-            if self._successors.get(owner) is not successor:
-                return
+    def _sweep(self, now: float) -> None:
+        """Drop the sessions of images that have expired, now and then, and at last the images."""
+        for owner, successor in list(self._successors.items()):
             image = successor.image
             for number, recorded in list(image.sessions.items()):
                 if self._has_expired(recorded, image):
                     del image.sessions[number]
-            if image.sessions:
-                self._node.timers.schedule(now + SWEEP_S, sweep)
-            else:
+            if not image.sessions and now >= successor.since + SWEEP_S:
                 del self._successors[owner]
-                self._drop(standby_image)
-
-        self._node.timers.schedule(self._node.now + SWEEP_S, sweep)
+                if (standby_image := self._images().get(owner)) is not None:
+                    self._drop(standby_image)
+        self._sweeping = bool(self._successors)
+        if self._sweeping:
+            self._node.timers.schedule(now + SWEEP_S, self._sweep)
 
     def taken_by(self, broker_id: bytes) -> tuple[int, SequenceSet] | None:
         """Return the boot number of a broker that cannot be reached, and which messages its members

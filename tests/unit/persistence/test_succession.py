@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from mqttree.broker.cluster.directory.link_state_directory import STANDBY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
+from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.records import (
     NEW,
     EntryRecord,
@@ -62,6 +65,27 @@ def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
     assert world.node.images.size
     world.advance(SWEEP_S + 1.0)
     assert not world.node.images.size
+
+
+def test_an_image_that_is_dropped_is_freed() -> None:
+    """It may be large: no timer has it still."""
+    world = lone()
+    owner = Neighbour(world, 1)
+    owner.child()
+    owner.post((STANDBY, b"\0\0\0\1" + OWN))
+    marked = b"%d" % id(world)
+    frame = encode_frame([encode_record(Kind.SHARED, marked)], 1)
+    owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, frame))
+    world.node.connection_lost(owner.conn, "closed by peer", world.now)
+    world.advance(1.0)
+    assert world.node.counters.promotions == 1
+    again = Neighbour(world, 1, boot=2)
+    again.child()
+    again.send(encode_stream(BEGIN, 1, 0))
+    world.advance(1.0)
+    gc.collect()
+    images = (each for each in gc.get_objects() if isinstance(each, Image))
+    assert not any(marked in image.shared for image in images)
 
 
 def test_a_session_is_sent_when_the_messages_of_a_large_image_are_known() -> None:
