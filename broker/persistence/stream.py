@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from mqttree.broker.persistence.snapshot import Snapshot
     from mqttree.broker.persistence.write_ahead_log import WriteAheadLog
 
-SILENCE_S = 0.5
-"""s in which a standby acknowledges nothing, while a frame waits, until it is given up."""
+SILENCE_S, MAX_SILENCE_S = 0.5, 2.0
+"""s in which a standby acknowledges nothing, while a frame waits, until it is given up; twice as
+many after each that was given up less than SLOW_WITHIN_S before: where processors are not enough,
+a snapshot for yet another one makes all slower."""
 
 LACK_S = 0.3
 """s for which output waits for another standby."""
@@ -153,6 +155,7 @@ class Stream:
         # By broker id: when it was last given up as too slow; until when it counts as slow; until
         # when it is not chosen.
         self._given_up: dict[bytes, float] = {}
+        self._silence = SILENCE_S
         self._slow: dict[bytes, float] = {}
         self._resting: dict[bytes, float] = {}
         cluster.images.stream = self
@@ -197,7 +200,7 @@ class Stream:
             if not target.under_way:
                 target.waits_since = self._node.now
                 if not target.watched:
-                    self._watch(target, self._node.now + SILENCE_S)
+                    self._watch(target, self._node.now + self._silence)
             target.under_way.append((lsn, size))
             target.pending += size
             target.size += size
@@ -339,6 +342,8 @@ class Stream:
         now = self._node.now
         self._node.log("info", f"the standby {target.link.title} {why}: another one is looked for")
         if slow:
+            often = any(now - at < SLOW_WITHIN_S for at in self._given_up.values())
+            self._silence = min(2 * self._silence, MAX_SILENCE_S) if often else SILENCE_S
             again = now - self._given_up.get(target.broker_id, -NEVER) < SLOW_WITHIN_S
             self._given_up[target.broker_id] = now
             self._slow[target.broker_id] = now + (SLOW_S if again else REST_S)
@@ -407,10 +412,10 @@ class Stream:
             return
         if now - at > LATE_S:
             target.waits_since = now
-        if now - target.waits_since >= SILENCE_S:
+        if now - target.waits_since >= self._silence:
             self._lose(target, "is silent", slow=True)
         else:
-            self._watch(target, target.waits_since + SILENCE_S)
+            self._watch(target, target.waits_since + self._silence)
 
     # ---------------------------------------------------------------- doubt
 

@@ -338,6 +338,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.persistence.fencing.PULL_S": 0.5,
     "mqttree.broker.persistence.fencing.RESUMING_S": 0.1,
     "mqttree.broker.persistence.stream.SILENCE_S": 0.5,
+    "mqttree.broker.persistence.stream.MAX_SILENCE_S": 2.0,
     "mqttree.broker.persistence.stream.LACK_S": 0.3,
     "mqttree.broker.persistence.stream.LATE_S": 0.1,
     "mqttree.broker.persistence.stream.CHECK_INTERVAL_S": 1.0,

@@ -266,6 +266,27 @@ def test_a_neighbour_on_another_host_takes_over_after_a_minute() -> None:
     assert world.posted[4:] == bid(2)
 
 
+def test_the_next_standby_that_is_silent_within_a_minute_is_waited_for_twice_as_long() -> None:
+    """Where processors are not enough, snapshots for one after the other make all slower."""
+    world, _ = synced()
+    world.standby(2)
+    kept(world)
+    waited = []
+    for _ in range(4):
+        for standby in world.standbys:
+            standby.acknowledges = False
+        world.node.journal.frames.record_nothing()  # type: ignore[union-attr]
+        begun = world.now
+        while world.stream.state is State.SYNCED:
+            world.pass_time(0.1)
+        waited.append(round(world.now - begun, 1))
+        for standby in world.standbys:
+            standby.acknowledges = True
+        world.pass_time(15.0, step=0.25)
+        assert world.stream.state is State.SYNCED
+    assert waited[0] < waited[1] < waited[2] <= waited[3] <= 2.5
+
+
 def test_one_that_is_given_up_twice_in_a_minute_is_only_chosen_if_there_is_no_other() -> None:
     world, standby = synced()
     kept(world)
