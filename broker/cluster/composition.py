@@ -366,6 +366,16 @@ class ClusterParts:
             history=self.session_history,
             reporting=self,
         )
+        self.posted_sessions: PostedSessions = PostedSessions(
+            node,
+            directory=self.directory,
+            links=self.links,
+            handover=self.handover,
+            tombstones=self.tombstones,
+            reporting=self,
+            neighbours=self,
+        )
+        pending: dict[str, PendingTakeover] = {}
         self.session_merge: SessionMerge = SessionMerge(
             node,
             self.own.id,
@@ -376,8 +386,13 @@ class ClusterParts:
             handover=self.handover,
             tombstones=self.tombstones,
             reporting=self,
+            posted=self.posted_sessions,
+            evaluated=self.evaluated,
+            barrier=self.barrier,
+            starts=self.subscription_starts,
+            pending=pending,
         )
-        self._build_takeover(node)
+        self._build_takeover(node, pending)
 
     def _build_handover(self, node: FederatedBroker) -> None:
         """Build what gives sessions to other brokers."""
@@ -397,18 +412,8 @@ class ClusterParts:
             recently_elsewhere=self.recently_elsewhere,
         )
 
-    def _build_takeover(self, node: FederatedBroker) -> None:
-        """Build what posts sessions, and takes them from other brokers."""
-        self.posted_sessions: PostedSessions = PostedSessions(
-            node,
-            directory=self.directory,
-            links=self.links,
-            handover=self.handover,
-            tombstones=self.tombstones,
-            reporting=self,
-            neighbours=self,
-        )
-        pending: dict[str, PendingTakeover] = {}
+    def _build_takeover(self, node: FederatedBroker, pending: dict[str, PendingTakeover]) -> None:
+        """Build what takes sessions from other brokers (`pending`: just now)."""
         competing = CompetingSessions(
             node,
             self.own.id,
@@ -421,7 +426,6 @@ class ClusterParts:
         )
         restoration = SessionRestoration(
             node,
-            gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
             evaluated=self.evaluated,
             history=self.session_history,
@@ -437,7 +441,6 @@ class ClusterParts:
             links=self.links,
             directory=self.directory,
             bus=self.bus,
-            barrier=self.barrier,
             posted=self.posted_sessions,
             competing=competing,
             restoration=restoration,

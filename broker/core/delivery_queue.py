@@ -208,6 +208,7 @@ class DeliveryQueue:
         "dirty",
         "dropped_full",
         "dropped_large",
+        "held",
         "inflight",
         "limited",
         "max_queued",
@@ -224,6 +225,7 @@ class DeliveryQueue:
         "recorder",
         "unsent",
         "version",
+        "window",
     )
 
     def __init__(self, node: QueueHost) -> None:
@@ -247,13 +249,31 @@ class DeliveryQueue:
         self.missed_bytes = 0
         self.next_packet_id = 0
         # Of the client, or of this broker for a client of 3.1.1: most messages in flight.
-        self.receive_maximum = node.limits.max_inflight
+        self.window = self.receive_maximum = node.limits.max_inflight
+        # Older messages for the client are on their way from another broker: none is sent.
+        self.held = False
         self.maximum_packet_size = MAX_PACKET_SIZE
         self.limited = False  # announced a maximum packet size: every packet is measured
         self.aliases: TopicAliases | None = None  # of this connection
         self.checked = False  # either of these two
         # None: the session is not durable, it ends with its broker at the latest.
         self.recorder: SessionRecorder | None = None
+
+    def open_window(self, most: int) -> None:
+        """Have at most so many messages in flight from now on, or none while they are held."""
+        self.window = most
+        self.receive_maximum = 0 if self.held else most
+
+    def hold(self) -> None:
+        """Queue messages at QoS 1 and 2, and repeat none, until `release`: older ones are to
+        come."""
+        self.held, self.receive_maximum = True, 0
+
+    def release(self) -> None:
+        """Send what was held."""
+        self.held, self.receive_maximum = False, self.window
+        if self.conn is not None:
+            self.fill_window()
 
     def send_packet(self, data: bytes) -> None:
         """Queue bytes (whole packets) for the client."""

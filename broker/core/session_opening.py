@@ -120,9 +120,9 @@ def _configure(
         session.expire_after(asked)
         if session.expiry not in (NEVER, asked):
             answer[Property.SESSION_EXPIRY_INTERVAL] = int(session.expiry)
-        session.receive_maximum = min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most)
+        session.open_window(min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most))
     else:
         session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
-        session.receive_maximum = min(node.limits.max_inflight, most)
+        session.open_window(min(node.limits.max_inflight, most))
     if changed:
         node.dispatcher.session_changed(session)

@@ -89,14 +89,17 @@ class Adoption:
         image: Image,
         *,
         waits: Callable[[], bool],
+        lent: Callable[[bytes], bool],
         over: Callable[[], bool],
     ) -> None:
         """`node`, `cluster`: this broker; `image`: has the sessions; `waits`: returns whether none
-        may be given away now; `over`: whether their broker is back, or the image is gone."""
+        may be given away now; `lent`: whether a broker is taking that of a client; `over`: whether
+        their broker is back, or the image is gone."""
         self._node = node
         self._cluster = cluster
         self._image = image
         self._waits = waits
+        self._lent = lent
         self._over = over
         self._numbers: deque[int] = deque()
         self._under_way: list[str] = []
@@ -121,12 +124,13 @@ class Adoption:
             self._node.timers.schedule(now + PAUSE_S, self._go_on)
 
     def _look_at(self, number: int, now: float) -> None:
-        """Adopt a session, if it is there still. One with a will waits until that is published."""
+        """Adopt a session, if it is there still. One with a will waits until that is published; one
+        that is lent, until its taker has all of it, or asks no more."""
         recorded = self._image.sessions.get(number)
         if recorded is None:
             return
         head = recorded.head
-        if head.will and head.expiry:
+        if (head.will and head.expiry) or self._lent(head.client_id):
             self._numbers.append(number)
             return
         away = self._image.away(head, self._cluster.clock.physical(now))

@@ -62,7 +62,7 @@ class DurableSessions:
         """
         recorder = self._adopt(session, number)
         recorder.disconnected_at = disconnected_at or died
-        recorder.owes = True
+        recorder.owes = recorder.lacks = True
         if (start := oldest(session)) is not None and start.open:
             self._starts.setdefault(start, {})[number] = None
         if not disconnected_at:
@@ -161,6 +161,10 @@ class DurableSessions:
     def delivered_elsewhere(self, session: Session) -> Vector:
         """Return which messages a session has had at other brokers."""
         return vector_of(self._evaluated.elsewhere(session))
+
+    def lacking(self, session: Session) -> dict[bytes, Ranges]:
+        """Return which of these are to come from the queue of an older copy."""
+        return self._evaluated.lacking(session)
 
     def owed(self, session: Session) -> dict[bytes, Ranges]:
         """Return which messages a session alone is owed."""

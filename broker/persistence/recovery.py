@@ -14,7 +14,7 @@ from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import decode_evaluated
 from mqttree.broker.cluster.sessions.image import Image
-from mqttree.broker.cluster.sessions.message_vectors import ranges_of
+from mqttree.broker.cluster.sessions.message_vectors import numbered, ranges_of, union, without
 from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
 from mqttree.broker.cluster.sessions.recorded_session import RecordedSession, reading_session
 from mqttree.broker.cluster.sessions.records import (
@@ -38,6 +38,8 @@ from mqttree.broker.wire.steps import finish
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.link.version_vector import Vector
+    from mqttree.broker.cluster.sessions.session_state import SessionState
     from mqttree.broker.persistence.absent_members import AbsentMembers
     from mqttree.broker.persistence.ports import JournalBroker
 
@@ -254,6 +256,9 @@ class Recovery:
         session.clean = head.flags & CLEAN != 0
         finish(restoring(state, session, node.dispatcher, self.cluster.subscription_starts))
         self.evaluated.add(session, ranges_of(delivered))
+        self.evaluated.lack(session, state.lacking)
+        if recorded.held:
+            owed = union(owed, self._not_compared(recorded, state, delivered))
         for key, ranges in owed.items():
             self.owed.setdefault(key, {})[session] = ranges
         session.stamp = head.stamp
@@ -263,6 +268,17 @@ class Recovery:
         self._arm(session, head.disconnected_at or self.died)
         node.counters.sessions_loaded += 1
         return session
+
+    def _not_compared(
+        self, recorded: RecordedSession, state: SessionState, delivered: Vector
+    ) -> dict[bytes, Ranges]:
+        """Return what has been here, and was not compared with a session that had just come."""
+        try:
+            seen = ranges_of(self.image.vector(self.now))
+        except WireError:  # see `_see`
+            return {}
+        queued = numbered(name for name in recorded.names() if name[0])
+        return without(seen, ranges_of(delivered), ranges_of(state.before), queued)
 
     def since(self, wall: int) -> float:
         """Return when the time of day was `wall` (ms), in s, not later than now."""

@@ -19,6 +19,7 @@ from mqttree.broker.cluster.sessions.records import (
     encode_about,
     encode_got_run,
     encode_sent,
+    lacking_body,
     owed_body,
 )
 from mqttree.broker.cluster.sessions.session_records import attributes_of
@@ -64,6 +65,9 @@ class RecordedSessions(Protocol):
     def delivered_elsewhere(self, session: Session) -> Vector:
         """Return which messages a session has had at other brokers."""
 
+    def lacking(self, session: Session) -> dict[bytes, Ranges]:
+        """Return which of these are to come from the queue of an older copy."""
+
     def owed(self, session: Session) -> dict[bytes, Ranges]:
         """Return which messages a session alone is owed."""
 
@@ -86,6 +90,7 @@ class SessionRecorder:
         "_group",
         "_receipts",
         "disconnected_at",
+        "lacks",
         "number",
         "owes",
         "session",
@@ -98,8 +103,10 @@ class SessionRecorder:
         self._frames = group.frames
         self._entries = group.entries
         self._receipts = group.entries.receipts
-        # What it had at other brokers, and was owed alone, when it was frozen.
-        self._frozen: tuple[Vector, dict[bytes, Ranges]] | None = None
+        # What it had at other brokers, lacked, and was owed alone, when it was frozen.
+        self._frozen: tuple[Vector, dict[bytes, Ranges], dict[bytes, Ranges]] | None = None
+        self.lacks = False
+        """Whether its last LACKING may say that it lacks something."""
         self.owes = False
         """Whether its last OWED may say that it is owed something."""
         self.session = session
@@ -110,8 +117,9 @@ class SessionRecorder:
 
     def freeze(self) -> None:
         """Go on with a copy of the session as it is, for snapshots: it is about to end."""
-        session = self.session
-        self._frozen = (self._group.delivered_elsewhere(session), self._group.owed(session))
+        session, group = self.session, self._group
+        delivered, lacking = group.delivered_elsewhere(session), group.lacking(session)
+        self._frozen = (delivered, lacking, group.owed(session))
         self.session = copy = Session(session.host, session.client_id)
         copy.version, copy.clean, copy.expiry = session.version, session.clean, session.expiry
         copy.stamp, copy.created, copy.floor = session.stamp, session.created, session.floor
@@ -121,6 +129,7 @@ class SessionRecorder:
         copy.incoming.update(session.incoming)
         copy.inflight.update(session.inflight)
         copy.queue.extend(session.queue)
+        copy.held = session.held
 
     def _record(self, data: bytes) -> None:
         """Have a record written behind those of what sessions have got."""
@@ -186,11 +195,17 @@ class SessionRecorder:
             self._group.note_start(start, self.number)
 
     def record_delivered(self) -> None:
-        """Record what the session has had at other brokers, if it has been at any."""
+        """Record what the session has had at other brokers, if it has been at any, and what of it
+        is to come."""
         frozen = self._frozen
         delivered = frozen[0] if frozen else self._group.delivered_elsewhere(self.session)
         if delivered:
             self._record(encode_about(Kind.DELIVERED, self.number, encode_evaluated(delivered)))
+        lacking = frozen[1] if frozen else self._group.lacking(self.session)
+        body = lacking_body(self.session.held, lacking)
+        if body or self.lacks:
+            self.lacks = bool(body)
+            self._record(encode_about(Kind.LACKING, self.number, body))
 
     def record_absorbed(self) -> None:
         """Record which older sessions at other brokers have been merged into this one."""
@@ -198,7 +213,7 @@ class SessionRecorder:
 
     def record_owed(self) -> None:
         """Record what the session alone is owed, if it is owed anything, or was."""
-        owed = self._frozen[1] if self._frozen else self._group.owed(self.session)
+        owed = self._frozen[2] if self._frozen else self._group.owed(self.session)
         if owed or self.owes:
             self.owes = bool(owed)
             self._record(encode_about(Kind.OWED, self.number, owed_body(owed)))

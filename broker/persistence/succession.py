@@ -2,10 +2,10 @@
 gives them to the brokers to which their clients come. Pure.
 
 A taker asks the standby as it asks a broker that has a session (`takeover`), and gets the session
-as its broker last recorded it. What was published since for the session, its new broker asks the
-origins for.
+as its broker last recorded it, and then its queue. What was published since for the session, its
+new broker asks the origins for.
 
-    in the image -(TAKE)-> lent -(DONE)-> in no image any more
+    in the image -(TAKE, MERGE)-> lent -(DONE)-> in no image any more
     in the image -(END)-> in no image any more
     lent: encoded for one taker; a newer one gets it as well, and then the older one does not
 
@@ -34,7 +34,12 @@ from mqttree.broker.cluster.link.version_vector import (
     encode_evaluated,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
-from mqttree.broker.cluster.sessions.message_vectors import ranges_of, union, vector_of
+from mqttree.broker.cluster.sessions.message_vectors import (
+    numbered,
+    ranges_of,
+    union,
+    vector_of,
+)
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
 from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
 from mqttree.broker.cluster.sessions.recorded_session import RecordedSession
@@ -47,11 +52,10 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     END,
     ENDED,
     FOREIGN,
+    MERGE,
     NEWER,
     NOTHING,
-    REST,
     TAKE,
-    encode_rest,
 )
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref, SequenceSet
 from mqttree.broker.core.session_owner import digest
@@ -252,12 +256,13 @@ class Succession:
             client = asked.client_id.encode()
             self.fences.claim_adopted(client, asked.stamp, asked.sender)
         lent = self._lent.get(asked.client_id)
-        if lent is None or (lent.export.taker, lent.export.stamp) != (asked.sender, asked.stamp):
+        if asked.request == DONE:
+            return self._done(asked)
+        if lent is None or not lent.export.serves(asked):
             if self._comes(asked):
                 answer(asked, COMING)
                 return True
-            found = self._find(asked) if asked.request in (TAKE, END) else None
-            if found is None:
+            if (found := self._find(asked)) is None:
                 return self._notices(asked)
             owner, recorded = found
             # It is adopted with a stamp that is older by one.
@@ -285,19 +290,34 @@ class Succession:
             self._answer(asked, lent, now)
         return True
 
+    def _done(self, asked: Asked) -> bool:
+        """Forget a session that has been merged into one of the broker that asks; returns whether
+        it is in an image here."""
+        if (found := self._find(asked)) is None:
+            return False
+        owner, recorded = found
+        self._claim(owner, recorded.head.client_id)
+        self._handover.answer(asked, ENDED)
+        return True
+
     def _notices(self, asked: Asked) -> bool:
         """Have a taker wait if the broker of the session that it asks for may be about to be lost
         (it cannot be reached, but its link has not ended), or is back but has not yet said which
         sessions it has. Returns whether it waits."""
-        here = asked.client_id in self._node.sessions or self._handover.given(asked.client_id)
-        if asked.request != TAKE or here:
+        own = self._node.sessions.get(asked.client_id)
+        if asked.request == MERGE:
+            here = own is not None and own.stamp == asked.copy
+        else:
+            here = own is not None or self._handover.given(asked.client_id) is not None
+        if asked.request == END or here:
             return False
         database, lives = self._cluster.database, self._lives
         for owner, image in self._images().items():
             if lives(owner) and (
                 not database.reaches(owner)
                 or (
-                    not posted_stamp(database, owner, asked.client_id)
+                    asked.request == TAKE
+                    and not posted_stamp(database, owner, asked.client_id)
                     and image.has(asked.client_id.encode())
                 )
             ):
@@ -307,19 +327,17 @@ class Succession:
 
     def _answer(self, asked: Asked, lent: Lent, now: float) -> None:
         """Answer the taker of a session."""
-        handover, export = self._handover, lent.export
-        export.at = now
-        if asked.request == DONE:
-            self._claim(lent.owner, lent.client)
-            handover.answer(asked, ENDED)
-        elif asked.request in (TAKE, REST):
-            handover.send(asked, export, now)
+        lent.export.at = now
+        if asked.request in (TAKE, MERGE):
+            self._handover.send(asked, lent.export, now)
 
     def _find(self, asked: Asked) -> tuple[bytes, RecordedSession] | None:
-        """Return the newest session of a client in the images of brokers that cannot be reached, if
-        it is newer than the one here, and its broker's id."""
+        """Return the session of a client in the images of brokers that cannot be reached that is
+        meant, or the newest one, if it is newer than the one here, and its broker's id."""
         own = self._node.sessions.get(asked.client_id)
         client, newest, found = asked.client_id.encode(), 0 if own is None else own.stamp, None
+        if asked.copy:
+            newest = asked.copy - 1
         for owner, image in self._images().items():
             if (successor := self._successor(owner, image)) is None:
                 continue
@@ -327,6 +345,7 @@ class Succession:
             if (
                 recorded is not None
                 and recorded.head.stamp > newest
+                and (not asked.copy or recorded.head.stamp == asked.copy)
                 and not self._has_expired(recorded, successor.image)
             ):
                 newest, found = recorded.head.stamp, (owner, recorded)
@@ -371,6 +390,7 @@ class Succession:
                 self._cluster,
                 image,
                 waits=lambda: self._stands_back,
+                lent=lambda client: client.decode(errors="replace") in self._lent,
                 over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
             )
             self._taking[owner] = successor
@@ -513,16 +533,18 @@ class Succession:
         # What its broker has sent since, if that only hung or was cut off, is not met.
         lent.last = recorded.last + APART & 0xFFFF
         lent.queue, lent.inflight = recorded.queue, recorded.inflight
-        for ref in recorded.as_member():
-            if split_key(ref[0])[0] == owner:
-                self.fences.closed(owner).append(ref)
-            else:
-                self._cluster.custody.gave(ref)
+        lent.parts[Kind.LACKING] = recorded.part(Kind.LACKING)
+        if asked.request == TAKE:
+            lent.put_off_queue()
+            for ref in recorded.as_member():
+                if split_key(ref[0])[0] == owner:
+                    self.fences.closed(owner).append(ref)
+                else:
+                    self._cluster.custody.gave(ref)
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = PendingHandover(asked, self._number, set(), len(lent.queue), now)
+        export = PendingHandover(asked, self._number, len(lent.queue), now)
         wall = self._cluster.clock.physical(now)
         export.data = recorded_head(lent, successor.messages, encode_evaluated(seen), wall)
-        export.rest = encode_rest(seen)
         if asked.stamp < head.stamp:
             self.fences.adopted(owner, head.client_id)
         else:
@@ -579,7 +601,10 @@ class Succession:
 def _seen(offered: Vector, recorded: RecordedSession, before: Vector, now: float) -> Vector:
     """Return what a session was offered. `offered`: what all sessions of its broker were; `before`:
     what was published before it subscribed. Raises MalformedPacket."""
-    ranges = ranges_of(offered)
+    if recorded.held:
+        ranges = numbered(name for name in recorded.names() if name[0])
+    else:
+        ranges = ranges_of(offered)
     for key, owed in decode_owed(recorded.part(Kind.OWED)).items():
         ranges[key] = subtract(ranges.get(key, []), owed)
     delivered = ranges_of(decode_evaluated(recorded.part(Kind.DELIVERED), now))

@@ -26,7 +26,6 @@ from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
 from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
 from mqttree.broker.cluster.sessions.takeover_messages import (
     MERGE,
-    REST,
     SESSION_PART,
     SESSION_REQUEST,
     TAKE,
@@ -375,15 +374,6 @@ def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
         f"a session of {FILTERS} subscriptions is encoded",
         lambda: ask(TAKE, b""),
         lambda: len(one.transport.written) > sent + PART_SIZE,
-    )
-    publisher = world.connect("p")
-    for number in range(100):
-        publisher.publish(f"{moves(FILTERS - 1 - number).decode()}/x", qos=1, packet_id=number + 1)
-    longest(
-        world,
-        "and what came meanwhile: 100 messages",
-        lambda: ask(REST, encode_vector({})),
-        lambda: True,
     )
 
 

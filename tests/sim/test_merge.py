@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT
-from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.node import Node
 from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
@@ -358,13 +357,8 @@ def test_messages_not_for_the_newer_session_come_from_the_older_one(routing: str
     judge(feed, first, second, third, until=merged - 0.3)
 
 
-@pytest.mark.parametrize(
-    ("routing", "arrived"),
-    [("flood", True), ("interest", False), ("topic", False), ("topic", True)],
-)
-def test_a_client_that_is_back_first_gets_what_was_published_meanwhile(
-    routing: str, arrived: bool
-) -> None:
+@pytest.mark.parametrize("routing", ["interest", "topic"])
+def test_a_client_that_is_back_first_gets_what_was_published_meanwhile(routing: str) -> None:
     """It takes its newer session to the broker of the older one, to which what was published
     between the two comes later."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
@@ -375,10 +369,8 @@ def test_a_client_that_is_back_first_gets_what_was_published_meanwhile(
     row.host(0).pause()  # the publisher's broker: nothing comes from there
     row.world.heal()
     row.until(lambda: row.node(1).cluster.posted_sessions.elsewhere("c"), 10.0)
-    third = row.client(1)
-    row.until(lambda: third.connacks if arrived else not row.node(1).sessions["c"].stamp)
+    third = row.connect(1)
     row.host(0).resume()
-    row.until(lambda: third.connacks, 10.0)
     assert third.present
     settle(row, feed)
     judge(feed, first, second, third)
@@ -416,25 +408,21 @@ def test_a_merge_while_the_origin_hangs_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_an_older_session_goes_on_when_the_newer_ones_holder_hangs(routing: str) -> None:
-    """A client comes back to where its older session is; that is added to the newer one, which is
-    being taken from a broker that hangs then. So the client goes on with the older one, and lacks
-    nothing of what has been published meanwhile."""
+def test_a_session_goes_on_when_the_broker_of_its_queue_hangs(routing: str) -> None:
+    """A client comes back to where its older session is; that is added to the newer one, of which
+    the queue is at a broker that hangs then. The client lacks nothing of what has been published
+    meanwhile."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
     second = row.connect(2)
     assert not second.present
     second.subscribe("a")
     second.leave()
     row.world.heal()
-    moving = row.node(1).cluster.takeover
     row.until(lambda: row.node(1).cluster.posted_sessions.elsewhere("c"), 20.0)
-    third = row.client(1)
-    row.until(lambda: moving._pending and moving._pending["c"].state is State.SETTLING)
+    third = row.connect(1)
     row.host(2).pause()
-    row.until(lambda: third.connacks, 10.0)
     assert third.present
-    assert row.node(1).counters.session_takeovers_timed_out == 1
+    row.run(12.0)
     row.host(2).resume()
     settle(row, feed)
-    # What it had in between may come again, as the broker that knows of it hangs.
-    judge(feed, first, third)
+    judge(feed, first, second, third)

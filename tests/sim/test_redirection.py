@@ -433,6 +433,7 @@ def test_no_message_is_lost_while_a_client_is_sent_elsewhere(qos: int, dies: str
     back = row.connect(3 if dies == "target" else 1)
     assert back.present
     if dies == "source":
+        row.until(lambda: not row.node(1).sessions["c"].held)
         row.host(index).kill()
     for _ in range(10):
         publish()

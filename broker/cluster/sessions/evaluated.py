@@ -25,7 +25,6 @@ from mqttree.broker.base.sequence_set import Ranges, find, intersect, merge, sub
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import (
-    behind_start,
     numbered,
     offered,
     ranges_of,
@@ -33,6 +32,7 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     vector_of,
     without,
 )
+from mqttree.broker.cluster.sessions.session_state import behind_start
 from mqttree.broker.core.route import NOTHING_BEYOND, Delivery, Route
 from mqttree.broker.core.wildcard_forms import WildcardForms
 from mqttree.routing.topic_filter import split_shared
@@ -80,7 +80,7 @@ class MergedHistory:
 class Record:
     """What is known of one session."""
 
-    __slots__ = ("at", "inherited", "merged", "names", "ranges")
+    __slots__ = ("at", "came", "inherited", "lacking", "merged", "names", "ranges")
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -89,6 +89,10 @@ class Record:
         """What was evaluated elsewhere, by origin."""
         self.names: set[Name] = set()
         """What it got from logs, comparisons and older sessions."""
+        self.came = 0
+        """The last number that was published here before it came."""
+        self.lacking: dict[bytes, Ranges] = {}
+        """What was evaluated elsewhere, and is to come from the queue of an older copy."""
         self.merged: list[MergedHistory] = []
         """Older sessions."""
         self.inherited: dict[SubscriptionStart, dict[bytes, Ranges]] = {}
@@ -149,6 +153,9 @@ class Evaluated:
         if record.at + longest > now:
             self._forget_at(session, record.at + longest)
             return
+        if record.lacking:
+            self._forget_at(session, now + longest)
+            return
         left: dict[bytes, Ranges] = {}
         if self._old.expects_old_messages() and now < record.at + self._limits.absent_max_s:
             left = without(self.elsewhere(session), ranges_of(self.here()))
@@ -176,10 +183,46 @@ class Evaluated:
         self._record(session).names.add((key, number))
         self.highest[key] = max(self.highest.get(key, 0), number)
 
+    def lack(self, session: Session, ranges: dict[bytes, Ranges]) -> None:
+        """Note which messages of those that were evaluated for a `session` elsewhere are to come
+        from the queue of an older copy."""
+        if ranges or self.lacking(session):
+            self._record(session).lacking = ranges
+        if (recorder := session.recorder) is not None:
+            recorder.record_delivered()
+
+    def lacking(self, session: Session) -> dict[bytes, Ranges]:
+        """Return which messages are to come from the queue of an older copy of a session."""
+        return self._records.get(session, UNKNOWN).lacking
+
+    def hold(self, session: Session) -> None:
+        """Note that a `session` has come, and is held."""
+        self._record(session).came = self._origins.own.top
+        session.hold()
+        self.lack(session, self.lacking(session))
+
+    def release(self, session: Session) -> None:
+        """Send what was held of a `session`."""
+        session.release()
+        self.lack(session, self.lacking(session))
+
+    def lacks(self, session: Session, key: bytes, number: int) -> bool:
+        """Whether a `session` lacks the message with number `number` of the origin `key`."""
+        return find(self.lacking(session).get(key, []), number, number) >= 0
+
+    def lose(self, session: Session, ranges: dict[bytes, Ranges]) -> None:
+        """Note that messages were not evaluated for a `session` elsewhere after all."""
+        if ranges:
+            record = self._record(session)
+            record.ranges = without(record.ranges, ranges)
+
     def inherit(self, session: Session, state: SessionState) -> None:
         """Take over what a session has had that comes from another broker, or that is merged into
         this one (`state`)."""
         self.add(session, behind_start(state))
+        if state.lacking:
+            lacking = without(state.lacking, numbered(self.names(session)))
+            self.lack(session, union(self.lacking(session), lacking))
         for key, ranges in state.given.items():
             for low, high in ranges:
                 for number in range(low, min(high, low + self._limits.max_queued) + 1):
@@ -188,14 +231,15 @@ class Evaluated:
     def merged(
         self,
         session: Session,
-        old: MergedHistory,
+        old: MergedHistory | None,
         inherited: dict[SubscriptionStart, dict[bytes, Ranges]],
     ) -> None:
-        """Note that an old session (`old`) has been merged into a newer one (`session`).
+        """Note that an old session (`old`; None: a copy) has been merged into a newer `session`.
         `inherited`: where the newer one's subscriptions begin now -> numbers behind that which only
         the old one evaluated."""
         record = self._record(session)
-        record.merged.append(old)
+        if old is not None:
+            record.merged.append(old)
         record.inherited = inherited
 
     def inherited(self, session: Session, start: SubscriptionStart) -> dict[bytes, Ranges]:
@@ -224,9 +268,9 @@ class Evaluated:
     def had(self, session: Session, seen: Vector, key: bytes, number: int, topic: bytes) -> bool:
         """Whether a `session` has had the message with number `number` of the origin `key`, of this
         `topic`. `seen`: what was evaluated for it, besides what is recorded."""
+        record, window = self._records.get(session, UNKNOWN), seen.get(key)
         if self.was_given(session, key, number, topic):
             return True
-        record, window = self._records.get(session, UNKNOWN), seen.get(key)
         elsewhere = record.has(key, number)
         if not elsewhere and (window is None or window.missing(number)):
             return False
@@ -262,6 +306,12 @@ class Evaluated:
     def seen(self, session: Session) -> Vector:
         """Return what was evaluated for a session, here or elsewhere, or is not for it: its
         position, what was offered here, and what other sessions alone are owed."""
+        if session.held:
+            # What was here before it came was not compared with it, nor is it all there yet.
+            queued = numbered(name for one in session.queue if (name := one.message.name))
+            came, top = self._records.get(session, UNKNOWN).came, self._origins.own.top
+            own = {self._origins.key: [(came + 1, top)]} if came < top else {}
+            return vector_of(union(self.position(session), queued, own))
         here = self.here()
         others = {
             key: subtract(self.ranges_fetched_for_one_session(key), known.get(session, []))

@@ -20,6 +20,7 @@ from mqttree.broker.cluster.sessions.pending_handover import (
 )
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
 from mqttree.broker.cluster.sessions.session_head import encoding
+from mqttree.broker.cluster.sessions.session_history import put_in_order
 from mqttree.broker.cluster.sessions.session_parts import PART_SIZE, split
 from mqttree.broker.cluster.sessions.session_state import subscriptions_of
 from mqttree.broker.cluster.sessions.takeover_messages import (
@@ -32,7 +33,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     MOVED,
     NEWER,
     NOTHING,
-    REST,
     SESSION_ANSWER,
     SESSION_ENDED,
     SESSION_PART,
@@ -80,6 +80,8 @@ class Given(NamedTuple):
 
     taker: bytes
     """The broker's id."""
+    copy: int
+    """Stamp of the session that was here."""
     entry: Entry
     """The directory entry that it is going to post."""
 
@@ -128,12 +130,10 @@ class Handover:
             Action.SAY_NOTHING: lambda asked, now: self.answer(asked, NOTHING),
             Action.SAY_ENDED: lambda asked, now: self.answer(asked, ENDED),
             Action.SAY_COMING: lambda asked, now: self.answer(asked, COMING),
-            Action.BEGIN_AGAIN: lambda asked, now: self.answer(asked, MOVED, self._own),
             Action.ENCODE: self._encode,
             Action.SEND_LATER: self._send_later,
             Action.SEND_FIRST: self._send_first,
             Action.SEND: self._send,
-            Action.SEND_REST: self._send_rest,
             Action.GIVE: self._give,
             Action.END: self._end,
             Action.DROP: lambda asked, now: self._drop(asked.client_id),
@@ -165,7 +165,7 @@ class Handover:
 
     def _happens(self, client_id: str, state: State, given: Input) -> None:
         """Take an input that is no request of a taker."""
-        self._step(Asked(b"", 0, 0, client_id, 0, b"", {}), state, given, self._node.now)
+        self._step(Asked(b"", 0, 0, client_id, 0, b"", 0, {}), state, given, self._node.now)
 
     # ---------------------------------------------------------------- local clients
 
@@ -200,17 +200,16 @@ class Handover:
         return self._given.get(client_id)
 
     def takers(self, client_id: str, lives: Callable[[bytes], bool]) -> list[tuple[bytes, Entry]]:
-        """Return the brokers that have taken a client's session, or have a newer one and are adding
-        the one here to it: this broker may know of that one only by their requests. `lives`: says
-        whether a broker can be reached."""
+        """Return the brokers that have taken a client's session, or are taking it: this broker may
+        know of a newer session there only by their requests. `lives`: says whether a broker can be
+        reached."""
         given = self._given.get(client_id)
-        found: list[tuple[bytes, Entry]] = [] if given is None else [given]
+        found = [] if given is None else [(given.taker, given.entry)]
         export = self._exports.get(client_id) if self._exports else None
         session = self._node.sessions.get(client_id)
         if (
             export is not None
             and session is not None
-            and export.merged
             and export.stamp > session.stamp
             and lives(export.taker)
         ):
@@ -222,7 +221,7 @@ class Handover:
         """Note that the broker `broker_id` has announced the session of `client_id` with this
         `stamp` to all brokers: they need not ask this broker for it much longer."""
         given = self._given.get(client_id)
-        if given is not None and given[0] == broker_id and stamp >= given[1].stamp:
+        if given is not None and given.taker == broker_id and stamp >= given.entry.stamp:
             self._happens(client_id, State.GIVEN, Input.POSTED)
 
     def _drop_note(self, asked: Asked, now: float) -> None:
@@ -258,9 +257,9 @@ class Handover:
             MalformedPacket: the request is invalid.
         """
         request, stamp, client_id, rest = decode_takeover(body)
-        need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
-        position = int.from_bytes(rest[:4], "big")
-        asked = Asked(sender, request, stamp, client_id, position, rest[4:12], need)
+        need = decode_vector(rest[20:], now) if request == MERGE else {}
+        position, copy = int.from_bytes(rest[:4], "big"), int.from_bytes(rest[12:20], "big")
+        asked = Asked(sender, request, stamp, client_id, position, rest[4:12], copy, need)
         self._ask(asked, now, read=False)
 
     def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
@@ -277,6 +276,9 @@ class Handover:
             session.successor = max(session.successor, asked.stamp)
         if session is None or state in (State.NONE, State.GIVEN):
             given = self._absent_input(asked)
+        elif asked.copy not in (0, session.stamp):
+            # Another session is meant: an older one, or one of a broker that this one answers for.
+            given = Input.OUTDATED if session.stamp > asked.stamp else Input.ABSENT
         elif not read and session.conn is not None and newer:
             given = Input.CONNECTED
         else:
@@ -304,9 +306,11 @@ class Handover:
         if given is None:
             elsewhere = asked.request == TAKE and self._holder(asked, 0) is not None
             return Input.ELSEWHERE if elsewhere else Input.ABSENT
-        taker, entry = given
+        taker, copy, entry = given
         if asked.owner != entry.owner:
             return Input.FOREIGN
+        if asked.request == DONE and asked.copy != copy:
+            return Input.ABSENT
         if asked.request == DONE:
             mine = (taker, entry.stamp) == (asked.sender, asked.stamp)
             return Input.DONE if mine else Input.OUTDATED
@@ -334,17 +338,17 @@ class Handover:
     def _request_input(self, asked: Asked, session: Session, now: float) -> Input:
         """Return what a request for a session means that may be taken. The client's connection here
         is closed if there is one."""
-        merging = asked.request == MERGE
         if asked.request == DONE:
             # Nothing of it is encoded if that was long ago, or before this broker was restarted.
             return Input.DONE
         export = self._exports.get(asked.client_id)
-        same = export is not None and (export.taker, export.stamp, export.merged) == (
-            asked.sender,
-            asked.stamp,
-            merging,
+        same = export is not None and export.serves(asked)
+        # What is held lacks what is on its way from yet another copy.
+        early = (
+            asked.request == MERGE
+            and not same
+            and (session.held or self._under_way.awaited(asked, now))
         )
-        early = merging and not same and self._under_way.awaited(asked, now)
         if session.conn is not None:
             self._node.clients.take_over(session)
             if asked.client_id not in self._node.sessions:
@@ -353,16 +357,7 @@ class Handover:
             return Input.CLEAN
         if early:
             return Input.EARLY
-        if export is None or not same:
-            # What the taker has got is not known here any more, nor what arrived since.
-            return Input.UNKNOWN if asked.request == REST else Input.BEGIN
-        if asked.request != REST or export.data is None or export.rest is not None:
-            return Input.MORE
-        # Messages that are under way to here alone would be missing, and those that are held back
-        # for them would be out of order.
-        longest = export.began + TAKEOVER_MAX_S - TAKEOVER_SILENCE_S
-        awaited = self._under_way.awaited(asked, now, late=now >= longest)
-        return Input.EARLY if awaited else Input.REST
+        return Input.MORE if same else Input.BEGIN
 
     def _read_client(self, asked: Asked, now: float) -> None:
         def read(at: float) -> None:
@@ -379,7 +374,7 @@ class Handover:
         if session is not None and here:
             holder = self._holder(asked, session.stamp)
         else:
-            holder = self._holder(asked, 0) if given is None else given[0]
+            holder = self._holder(asked, 0) if given is None else given.taker
         assert holder is not None
         self.answer(asked, MOVED, holder)
 
@@ -390,7 +385,7 @@ class Handover:
         queued = len(session.queue) if export is None else export.queued
         self._drop(client_id)
         entry = Entry(KEPT, asked.stamp, session.created, session.floor, digest(session.owner))
-        self._given[client_id] = Given(asked.sender, entry)
+        self._given[client_id] = Given(asked.sender, session.stamp, entry)
         end_quietly(node, session, queued)
         posted = posted_stamp(self._directory.database, asked.sender, client_id) >= asked.stamp
         self._found_after(client_id, LINGER_S if posted else GIVEN_TIME)
@@ -436,35 +431,20 @@ class Handover:
         """Answer a request (`asked`) for parts of a session (`export`), and send those that are due
         at `now` (s)."""
         export.at = now
-        data = export.rest if asked.request == REST else export.data
         self.answer(asked, COMING)
-        self._send_parts(export, asked.client_id, asked.request, data or b"", asked.position, now)
+        self._send_parts(export, asked.client_id, asked.position, now)
 
     def _send_first(self, asked: Asked, now: float) -> None:
         export = self._exports[asked.client_id]
         if export.awaited:
             export.at = now
-            request = MERGE if export.merged else TAKE
-            self._send_parts(export, asked.client_id, request, export.data or b"", 0, now)
+            self._send_parts(export, asked.client_id, 0, now)
 
-    def _send_rest(self, asked: Asked, now: float) -> None:
-        export = self._exports[asked.client_id]
-        export.rest = self._history.rest(self._node.sessions[asked.client_id], export, now)
-        self.size += len(export.rest)
-        self._send(asked._replace(position=0), now)
-
-    def _send_parts(
-        self,
-        export: PendingHandover,
-        client_id: str,
-        request: int,
-        data: bytes,
-        at: int,
-        now: float,
-    ) -> None:
-        """Send the taker of a session (`export`, of `client_id`) parts of `data`, what is encoded
-        for a `request`, from byte `at` on, as many as are due at `now` (s)."""
-        for part in split(data, export.number, at, export.sending.due(request, at, now)):
+    def _send_parts(self, export: PendingHandover, client_id: str, at: int, now: float) -> None:
+        """Send the taker of a session (`export`, of `client_id`) its parts from byte `at` on, as
+        many as are due at `now` (s)."""
+        request = MERGE if export.merged else TAKE
+        for part in split(export.data or b"", export.number, at, export.sending.due(at, now)):
             body = encode_takeover(request, export.stamp, client_id, part)
             if not self._bus.send(export.taker, SESSION_PART, body):
                 export.sending.refused(at)
@@ -477,13 +457,12 @@ class Handover:
         session = node.sessions[client_id]
         if self.size > MAX_EXPORT_BYTES:
             self._make_room(now)
-        merged = asked.request == MERGE
         self._recently_elsewhere.on_handover(session, now)
-        state = self._history.state(session, merged=merged)
+        if session.held:
+            put_in_order(session)
+        state = self._history.state(session, merged=asked.request == MERGE)
         self._number = self._number + 1 & 0xFFFFFFFF
-        had = {item.message.name for item in state.items}
-        export = PendingHandover(asked, self._number, had, len(session.queue), now)
-        export.merged = merged
+        export = PendingHandover(asked, self._number, len(session.queue), now)
         self._drop(client_id)
         self._exports[client_id] = export
         node.timers.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
@@ -498,9 +477,8 @@ class Handover:
     def _encoded(
         self, client_id: str, export: PendingHandover, work: Generator[int, None, bytes]
     ) -> Iterator[int]:
-        """Encode a session in steps. Its state was fixed before; messages that arrive for it from
-        then on are part of the rest. A large session takes several turns: if the taker has asked
-        for it meanwhile, its first parts are sent then."""
+        """Encode a session in steps. Its state was fixed before. A large session takes several
+        turns: if the taker has asked for it meanwhile, its first parts are sent then."""
         export.data = data = yield from work
         self.size += len(data)
         self._happens(client_id, export.state, Input.ENCODED)

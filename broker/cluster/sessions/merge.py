@@ -19,6 +19,13 @@ the old session ended:
     CLOSING  DONE ->                               forgets the session
                     <- ENDED
 
+A session that has come from another broker (`takeover`) has come without its queue: the copy there
+is older, and merged into the one here, once all brokers know the subscriptions here. Until then the
+session is *held*: its client gets no messages at QoS 1 and 2, as older ones come. If the holder is
+dead, the client is let in ahead of that, else when its queue is there.
+
+A broker that cannot be reached is answered for by its standby.
+
 Which messages of the old session's queue the newer one gets, `queue_merge` decides.
 
 The floor in a directory entry says since when nothing older is part of a session (a Clean Start):
@@ -28,12 +35,13 @@ leaves its entry, GONE, so that these do not come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.evaluated import MergedHistory
+from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S
 from mqttree.broker.cluster.sessions.message_vectors import need_of
 from mqttree.broker.cluster.sessions.pending_merge import (
     MAX_RETRY_S,
@@ -43,13 +51,15 @@ from mqttree.broker.cluster.sessions.pending_merge import (
     Merge,
     State,
 )
-from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
+from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
 from mqttree.broker.cluster.sessions.session_head import decoding
+from mqttree.broker.cluster.sessions.session_history import put_in_order
 from mqttree.broker.cluster.sessions.session_parts import Added
 from mqttree.broker.cluster.sessions.takeover_messages import (
     DONE,
     ENDED,
     MERGE,
+    MOVED,
     NEWER,
     NOTHING,
     SESSION_REQUEST,
@@ -59,23 +69,29 @@ from mqttree.broker.core.session import Absorbed, Session
 from mqttree.broker.core.session_owner import GONE, KEPT, Entry, digest
 from mqttree.broker.wire.errors import WireError
 from mqttree.broker.wire.strings import shorten
+from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+    from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.ports import Reporting
+    from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.ports import SessionBroker
+    from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
     from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
     from mqttree.broker.cluster.sessions.tombstones import Tombstones
+    from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.routing.link_state import LinkStateDatabase
 
-ACTIVE = 16
+ACTIVE = 32
 """merges that ask their holders at a time; the others wait."""
 
-CHECK_INTERVAL, IDLE_INTERVAL = 0.05, 1.0
-"""s between two checks which holders are to be asked; and while no holder can be reached."""
+CHECK_INTERVAL, IDLE_INTERVAL, TURN_S = 0.05, 1.0, 0.005
+"""s between two checks which holders are to be asked; while no holder can be reached; and when a
+merge has gone on."""
 
 SUBSCRIBING_S = 0.25
 """s since a client's last SUBSCRIBE in which another one may follow."""
@@ -84,7 +100,22 @@ UNSUBSCRIBED_S = 2.0
 """s for which a merge waits at most until the newer session's client subscribes."""
 UNSETTLED_S = 10.0
 """s for which a merge waits at most until it is known where that session's subscriptions begin."""
-ANSWERS = {NOTHING: Input.NOTHING, ENDED: Input.ENDED, NEWER: Input.NEWER}
+SETTLE_S = 0.1
+"""s for messages to reach the holder of an older copy that were sent there before the publishers'
+brokers knew the session's subscriptions here."""
+FIRST_S = 1.0
+"""s for which the queues of sessions that have come from other brokers wait for clients whose
+sessions are still to come."""
+FETCH_S, AWAY_S = 3.0, 0.3
+"""s for which a session is held at most for messages that its origins have yet to send, as one that
+hangs is noticed in less; and while none of these can be reached. What comes later is out of
+order."""
+ANSWERS = {
+    NOTHING: Input.NOTHING,
+    MOVED: Input.NOTHING,
+    ENDED: Input.ENDED,
+    NEWER: Input.NEWER,
+}
 """The input that a holder's answer is for its merge. Other answers change nothing: the holder is
 asked again."""
 
@@ -103,11 +134,20 @@ class SessionMerge:
         handover: Handover,
         tombstones: Tombstones,
         reporting: Reporting,
+        *,
+        posted: PostedSessions,
+        evaluated: Evaluated,
+        barrier: SubscriptionBarrier,
+        starts: SubscriptionStarts,
+        pending: Collection[str],
     ) -> None:
         """`node`: this broker, with the id `own_id`; `database`: what brokers post; `bus`: carries
         messages to them; `gap_recovery`: knows since when subscriptions get messages; `queues`:
         adds what was queued; `handover`: knows which sessions leave; `tombstones`: of sessions that
-        have ended; `reporting`: counts and logs."""
+        have ended; `reporting`: counts and logs; `posted`: which brokers can be reached, and who
+        answers for others; `evaluated`: what sessions lack; `barrier`: tells when all brokers know
+        of subscriptions; `starts`: where these begin; `pending`: clients whose sessions are on
+        their way."""
         self._node = node
         self._limits = node.limits
         self._own = own_id
@@ -118,8 +158,20 @@ class SessionMerge:
         self._handover = handover
         self._tombstones = tombstones
         self._reporting = reporting
+        self._posted = posted
+        self._evaluated = evaluated
+        self._barrier = barrier
+        self._starts = starts
+        self._taking = pending
+        # Sessions that are held, and until when (s).
+        self._held: dict[Session, float] = {}
+        # Of these, those whose clients wait for CONNACK, and what lets them in.
+        self._waiting: dict[Session, Callable[[float], None]] = {}
         self._merges: dict[tuple[str, bytes], Merge] = {}
+        # By client, those of copies whose queues follow.
+        self._rests: dict[str, Merge] = {}
         self._timer: Timer | None = None
+        self._turn_at = 0.0  # s, when it fires
         self._actions: dict[Action, Callable[[Merge, float], None]] = {
             Action.ASK: self._ask,
             Action.ASK_AGAIN: self._ask_again,
@@ -128,7 +180,6 @@ class SessionMerge:
             Action.TELL_DONE: self._tell_done,
             Action.DROP: self._drop,
             Action.DROP_GARBAGE: self._drop_garbage,
-            Action.LOOK_AGAIN: self._look_again,
         }
 
     def __len__(self) -> int:
@@ -156,7 +207,8 @@ class SessionMerge:
             merged = (a.by for a in session.absorbed if a[:2] == (broker_id, entry.stamp))
             by = next(merged, None)
             state, stamp = (State.WANTED, session.stamp) if by is None else (State.CLOSING, by)
-            self._add(Merge(session.client_id, broker_id, stamp, state, self._node.now))
+            now = self._node.now
+            self._add(Merge(session.client_id, broker_id, entry.stamp, stamp, state, now))
 
     def look(self, session: Session) -> None:
         """Begin to merge the older sessions of a client, also those at brokers that are away or
@@ -164,23 +216,97 @@ class SessionMerge:
         for broker_id, entry in list(entries_of(self._database, session.client_id)):
             self.found(session, broker_id, entry)
 
-    def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
-        """Tell a holder that its session was taken, until it says that it has forgotten it.
-        `client_id`: of the session; `holder`: the broker's id; `stamp`: of the connection that took
-        it."""
+    def follow(
+        self, session: Session, holder: bytes, copy: int, now: float, then: Callable[[float], None]
+    ) -> bool:
+        """Have the queue of a `session` follow that has come from the broker `holder`. `copy`:
+        stamp of the copy there; `now`: s. Returns whether that broker lives: then the client waits
+        for its queue, and `then` is called. One that moved on before its queue was there would
+        never get it."""
+        client_id, asked = session.client_id, holder
+        for broker_id, entry in entries_of(self._database, client_id):
+            if entry.stamp == copy:
+                holder = broker_id  # its standby has answered for it
         if (old := self._merges.get((client_id, holder))) is not None:
-            self._step(old, Input.WITHDRAWN, self._node.now)
-        self._add(Merge(client_id, holder, stamp, State.CLOSING, self._node.now))
+            self._step(old, Input.WITHDRAWN, now)
+        merge = Merge(client_id, holder, copy, session.stamp, State.WANTED, now, rest=True)
+        merge.asked = asked
+        self._rests[client_id] = merge
+        self._hold(session, now)
+        if waits := self._comes(merge):
+            self._waiting[session] = then
+        self._add(merge)
+        ordinary = any(split_shared(each)[0] is None for each in session.subscriptions)
+        if not (ordinary and self._barrier.expect((), lambda at: self._known(merge, at))):
+            self._known(merge, now)
+        return waits
+
+    def _comes(self, merge: Merge) -> bool:
+        """Whether the holder of a copy lives, so that messages may be under way to it."""
+        holder = merge.holder
+        return self._posted.lives(holder) and self._posted.has(holder, merge.client_id)
+
+    def _known(self, merge: Merge, now: float) -> None:
+        """Note that all brokers know the filters of a session here: messages that are published
+        from now on come here."""
+        start = self._starts.begin()
+        merge.need = need_of(() if start is None else (start.tops,))
+        merge.ask_at = now + (SETTLE_S if self._comes(merge) else 0.0)
+        self._go_on(merge.ask_at)
+
+    def _hold(self, session: Session, now: float) -> None:
+        if session not in self._held:
+            self._held[session] = now + TAKEOVER_MAX_S
+            self._evaluated.hold(session)
+
+    def _release(self, coming: set[str], now: float) -> None:
+        """Send what was held of sessions of which no older messages are to come; `coming`: clients
+        of which some are. `now`: s."""
+        for session, until in list(self._held.items()):
+            if self._node.sessions.get(session.client_id) is not session:
+                self._end_hold(session, now)
+                continue
+            if now < until:
+                if session.client_id in coming:
+                    continue
+                if self._evaluated.lacking(session) and not self._of(session):
+                    self._queues.give_up_copy(session, {})
+                if owed := self._evaluated.owed(session):
+                    comes = any(map(self._gap_recovery.can_ask, owed))
+                    until = min(until, now + (FETCH_S if comes else AWAY_S))
+                    self._held[session] = until
+                    continue
+            else:
+                for merge in self._of(session):
+                    if merge.rest:
+                        self._step(merge, Input.WITHDRAWN, now)
+            put_in_order(session)
+            self._evaluated.release(session)
+            self._end_hold(session, now)
+
+    def _of(self, session: Session) -> list[Merge]:
+        """Return the merges of older copies of a session that may still come."""
+        return [
+            merge
+            for merge in self._merges.values()
+            if merge.client_id == session.client_id and merge.state is not State.CLOSING
+        ]
+
+    def _end_hold(self, session: Session, now: float) -> None:
+        del self._held[session]
+        if (then := self._waiting.pop(session, None)) is not None:
+            then(now)
 
     def withdrawn(self, client_id: str, broker_id: bytes) -> None:
         """Drop the merge with a broker that no longer has a session of a client."""
-        if (merge := self._merges.get((client_id, broker_id))) is not None:
+        merge = self._merges.get((client_id, broker_id))
+        # A copy of a broker that has started again without it is still at its standby.
+        if merge is not None and not merge.rest:
             self._step(merge, Input.WITHDRAWN, self._node.now)
 
     def _add(self, merge: Merge) -> None:
         self._merges[merge.client_id, merge.holder] = merge
-        if self._timer is None:
-            self._timer = self._node.timers.schedule(self._node.now, self._turn)
+        self._go_on(self._node.now)
 
     def _step(self, merge: Merge, given: Input, now: float) -> None:
         """Do what the table says for an input."""
@@ -192,6 +318,30 @@ class SessionMerge:
 
     def _drop(self, merge: Merge, now: float) -> None:
         self._merges.pop((merge.client_id, merge.holder), None)
+        if self._rests.get(merge.client_id) is merge:
+            del self._rests[merge.client_id]
+        session = self._node.sessions.get(merge.client_id)
+        if session is not None and session.stamp:
+            if merge.rest and session.stamp == merge.stamp:
+                if merge.need is None:
+                    start = self._starts.begin()
+                    merge.need = need_of(() if start is None else (start.tops,))
+                self._queues.give_up_copy(session, merge.need)
+            for broker_id, entry in entries_of(self._database, merge.client_id):
+                # The client has been there since, and has another session there now.
+                if broker_id == merge.holder and entry.stamp != merge.copy:
+                    self.found(session, broker_id, entry)
+        self._go_on(now)
+
+    def _go_on(self, at: float) -> None:
+        """Have the next turn at `at` (s), and not for each of many merges."""
+        if self._timer is not None:
+            if self._turn_at <= at + TURN_S:
+                return
+            self._node.timers.cancel(self._timer)
+            at += TURN_S
+        self._turn_at = at
+        self._timer = self._node.timers.schedule(at, self._turn)
 
     def _drop_garbage(self, merge: Merge, now: float) -> None:
         self._drop(merge, now)
@@ -203,14 +353,6 @@ class SessionMerge:
         )
         self._reporting.log("warning", text, cause="garbage from a broker", peer=holder)
 
-    def _look_again(self, merge: Merge, now: float) -> None:
-        """Find the older sessions again: the client has been at the old broker since, and has
-        another session there now."""
-        self._drop(merge, now)
-        session = self._node.sessions.get(merge.client_id)
-        if session is not None and session.stamp:
-            self.look(session)
-
     # ---------------------------------------------------------------- asking
 
     def way_changed(self, broker_id: bytes) -> None:
@@ -218,15 +360,13 @@ class SessionMerge:
         for merge in self._merges.values():
             if merge.holder == broker_id:
                 merge.ask_at, merge.pause = self._node.now, RETRY
-        if self._timer is not None:
-            self._node.timers.cancel(self._timer)
-            self._timer = self._node.timers.schedule(self._node.now, self._turn)
+        self._go_on(self._node.now)
 
     def _turn(self, now: float) -> None:
         """Ask the holders whose time has come."""
         self._timer = None
         self._node.now = now
-        asked, soon = 0, False
+        asked, soon, coming = 0, bool(self._held), set[str]()
         for merge in list(self._merges.values()):
             session = self._node.sessions.get(merge.client_id)
             if session is None or not session.stamp:
@@ -234,50 +374,68 @@ class SessionMerge:
             elif session.conn is None and untouched(session):
                 self._tombstones.discard(session)
                 self._step(merge, Input.WITHDRAWN, now)
-            elif merge.state is not State.CLOSING and self._handover.is_handing_over(
-                merge.client_id
+            elif (
+                merge.state is not State.CLOSING
+                and not merge.rest
+                and self._handover.is_handing_over(merge.client_id)
             ):
-                continue  # the broker that takes the newer session merges the older ones, too
+                # The broker that takes the newer session merges the older ones, too.
+                coming.add(merge.client_id)
             elif merge.state is State.READING:
                 soon = True
-            elif asked < ACTIVE and self._database.reaches(merge.holder):
+                coming.add(merge.client_id)
+            elif (asks := self._asks(merge)) is not None:
                 soon = True
-                if merge.state is State.WANTED and self._newer_first(merge):
+                if asks != merge.asked:
+                    merge.asked, merge.ask_at, merge.pause = asks, now, RETRY
+                    merge.away = False
+                    merge.parts.clear()
+                if merge.state is not State.CLOSING and not merge.away:
+                    coming.add(merge.client_id)
+                if asked == ACTIVE or (merge.state is State.WANTED and self._newer_first(merge)):
                     continue
                 asked += 1
                 if merge.ask_at <= now:
                     self._proceed(merge, session, now)
-        if self._merges:
-            self._timer = self._node.timers.schedule(
-                now + (CHECK_INTERVAL if soon else IDLE_INTERVAL), self._turn
-            )
+        self._release(coming, now)
+        if self._merges or self._held:
+            self._go_on(now + (CHECK_INTERVAL if soon else IDLE_INTERVAL))
+
+    def _asks(self, merge: Merge) -> bytes | None:
+        """Return the broker that is to be asked for an older session; None: none can be. A copy
+        comes from where its head came from, also if its broker is back without it."""
+        asked = merge.asked
+        if merge.rest and not merge.away and (asked == self._own or self._posted.lives(asked)):
+            return asked
+        return self._posted.holder(merge.holder)
 
     def _newer_first(self, merge: Merge) -> bool:
         """Whether another old session of this client has to be merged first, as it is newer: it may
-        have had the messages that are queued in this one."""
-        if len(self._merges) == 1:
+        have had the messages that are queued in this one. So may have the copy whose queue is to
+        follow."""
+        if len(self._merges) == 1 or merge.rest:
             return False
-        database, client_id = self._database, merge.client_id
-
-        def stamp(broker_id: bytes) -> int:
-            return (
-                posted_stamp(database, broker_id, client_id) if database.reaches(broker_id) else 0
-            )
-
-        mine = stamp(merge.holder)
-        found = [
-            self._merges.get((client_id, broker_id))
-            for broker_id, _ in database.entries_of(key_of(client_id))
-            if broker_id != merge.holder
-        ]
-        return any(
-            m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found
-        )
+        for broker_id, _ in self._database.entries_of(key_of(merge.client_id)):
+            other = self._merges.get((merge.client_id, broker_id))
+            if (
+                other is not None
+                and other is not merge
+                and other.state is not State.CLOSING
+                and (other.rest or other.copy > merge.copy)
+                and self._posted.holder(broker_id) is not None
+            ):
+                return True
+        return False
 
     def _proceed(self, merge: Merge, session: Session, now: float) -> None:
         """Ask the holder of an older session once it is known which messages the newer one
         lacks."""
-        if merge.state is State.WANTED:
+        if merge.state is State.WANTED and merge.rest:
+            # Clients that have no session yet go first.
+            waits = session in self._waiting or not self._taking or now >= merge.began + FIRST_S
+            if merge.need is not None and waits:
+                self._step(merge, Input.BEGUN, now)
+        elif merge.state is State.WANTED:
             if self._begins(merge, session, now):
                 self._step(merge, Input.BEGUN, now)
         elif merge.state is not State.CLOSING and merge.stamp != session.stamp:
@@ -310,14 +468,16 @@ class SessionMerge:
             merge.stamp = session.stamp
         merge.ask_at = now + merge.pause
         merge.pause = min(2 * merge.pause, MAX_RETRY_S)
-        at = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
+        what = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
+        what += merge.copy.to_bytes(8, "big")
+        request = DONE
         if merge.state is State.ASKING:
+            request = MERGE
             starts = [start for start in starts_of(session) if start is not None]
-            need = need_of(s.tops for s in starts)
-            body = encode_takeover(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
-        else:
-            body = encode_takeover(DONE, merge.stamp, merge.client_id, at)
-        self._bus.send(merge.holder, SESSION_REQUEST, body, at_once=True)
+            # What an older copy lacks, its origins are asked for.
+            what += encode_vector({} if merge.rest else need_of(s.tops for s in starts))
+        body = encode_takeover(request, merge.stamp, merge.client_id, what)
+        self._bus.send(merge.asked, SESSION_REQUEST, body, at_once=True)
 
     def _ask_again(self, merge: Merge, now: float) -> None:
         """Ask for the older session again, as its client has connected here once more: the bytes
@@ -334,9 +494,29 @@ class SessionMerge:
     def on_answer(self, sender: bytes, answer: int, stamp: int, client_id: str) -> None:
         """Take the `answer` of the holder `sender` to the request for the session of `client_id`
         with this `stamp`."""
-        merge, given = self._merges.get((client_id, sender)), ANSWERS.get(answer)
-        if merge is not None and merge.stamp == stamp and given is not None:
+        asked = self._asked(client_id, sender, stamp)
+        merge = asked.get(State.CLOSING) or asked.get(State.ASKING)
+        if merge is None or (given := ANSWERS.get(answer)) is None:
+            return
+        if given is Input.NOTHING and merge.state is State.ASKING and sender != merge.holder:
+            # Its holder may have it, once it can be reached.
+            merge.away, merge.pause = True, MAX_RETRY_S
+            self._go_on(self._node.now)
+        else:
             self._step(merge, given, self._node.now)
+
+    def _asked(self, client_id: str, sender: bytes, stamp: int) -> dict[State, Merge]:
+        """Return what the broker `sender` was asked for with this `stamp`: sessions of its own, and
+        of a broker that it answers for."""
+        holders = [sender, *(holder for holder, _ in entries_of(self._database, client_id))]
+        merges = [self._merges.get((client_id, holder)) for holder in holders]
+        # The broker of a copy may be back, and have no entry of it any more.
+        merges.append(self._rests.get(client_id))
+        return {
+            merge.state: merge
+            for merge in merges
+            if merge is not None and (merge.asked, merge.stamp) == (sender, stamp)
+        }
 
     def part(self, sender: bytes, stamp: int, client_id: str, rest: bytes, now: float) -> None:
         """Take a part (`rest`) of the old session of `client_id` from the holder `sender`. `stamp`:
@@ -345,8 +525,8 @@ class SessionMerge:
         Raises:
             MalformedPacket: it is truncated, or the session is too large.
         """
-        merge = self._merges.get((client_id, sender))
-        if merge is None or merge.stamp != stamp or merge.state is not State.ASKING:
+        merge = self._asked(client_id, sender, stamp).get(State.ASKING)
+        if merge is None:
             return
         added = merge.parts.add(rest)
         if added is Added.NOTHING:
@@ -379,8 +559,10 @@ class SessionMerge:
             merge.why = error.message
             self._step(merge, Input.UNUSABLE, self._node.now)
             return
-        merged = MergedHistory(state)
-        yield from merged.adding(state.subscriptions, self._limits.session_written)
+        merged = None
+        if not merge.rest:
+            merged = MergedHistory(state)
+            yield from merged.adding(state.subscriptions, self._limits.session_written)
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
             self._step(merge, Input.WITHDRAWN, now)
@@ -388,17 +570,19 @@ class SessionMerge:
             self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:
-                stamp = posted_stamp(self._database, merge.holder, client_id)
-                session.absorb(Absorbed(merge.holder, stamp, merge.stamp), *state.absorbed)
-                adopted = stamp + 1 in (session.stamp, session.former_stamp)
+                session.absorb(Absorbed(merge.holder, merge.copy, merge.stamp), *state.absorbed)
+                adopted = merge.copy + 1 in (session.stamp, session.former_stamp)
                 self._queues.absorb(session, state, merged, adopted=adopted)
+                if merge.need is not None:
+                    self._queues.fetch(session, merge.need, state.seen.keys(), state.seen)
             self._step(merge, Input.DECODED, now)
 
     def _tell_done(self, merge: Merge, now: float) -> None:
         """Have the holder forget the older session."""
         merge.pause = RETRY
-        merge.lsn = self._node.journal.due_lsn()
+        merge.lsn, merge.rest = self._node.journal.due_lsn(), False
         self._ask(merge, now)
+        self._go_on(now)
 
 
 def untouched(session: Session) -> bool:

@@ -10,15 +10,11 @@ these matched or not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import LAST, Ranges, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalVector
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
-
-if TYPE_CHECKING:
-    from mqttree.broker.cluster.sessions.session_state import SessionState
 
 
 def offered(vector: LocalVector) -> Vector:
@@ -87,11 +83,6 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
 def whole(*sets: Mapping[bytes, Ranges]) -> dict[bytes, int]:
     """Return for each origin the number up to which `sets` together have all."""
     return {key: ranges[0][1] for key, ranges in union(*sets).items() if ranges[0][0] == 1}
-
-
-def behind_start(state: SessionState) -> dict[bytes, Ranges]:
-    """Return what was evaluated for a session of what was published since it subscribed."""
-    return without(ranges_of(state.seen), ranges_of(state.before))
 
 
 def union(*sets: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:

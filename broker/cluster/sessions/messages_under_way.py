@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.message_vectors import offered, ranges_of, without
-from mqttree.broker.cluster.sessions.takeover_messages import MERGE
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
@@ -27,8 +26,8 @@ MAX_TAKEOVERS = 20_000
 a connection that waits."""
 
 COMPLETE_TIME = 5.0
-"""s for which the rest of a session waits for messages that were published before the taker's
-subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again."""
+"""s for which an older session waits until it is known which messages are missing: longer than it
+takes to notice that a neighbour is silent (2 s), and to ask again."""
 MERGE_TIME = 30.0
 """s for which a session that is to be added to a newer one waits for such messages while their
 origin can be reached: no client waits for it. The broker of the newer session asks for those that
@@ -57,37 +56,34 @@ class MessagesUnderWay:
         # Client -> stamp of the taker that waits until the session is complete, since when (s).
         self._asked: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def awaited(self, asked: Asked, now: float, *, late: bool = False) -> bool:
+    def awaited(self, asked: Asked, now: float) -> bool:
         """Whether messages are still to come to a session that were published before its taker's
-        subscriptions. `asked`: the taker's request; `now`: s; `late`: they have been waited for too
-        long, so that no more are: a link that is gone may have lost them, before this broker has
-        noticed."""
-        client_id, need, merge = asked.client_id, asked.need, asked.request == MERGE
+        subscriptions. `asked`: the taker's request; `now`: s."""
+        client_id, need = asked.client_id, asked.need
         if self._asked.get(client_id, (0, now))[0] != asked.stamp:
             self._asked[client_id] = (asked.stamp, now)
         waited = now - self._asked[client_id][1]
         unsettled = waited < COMPLETE_TIME and self._gap_recovery.unsettled()
-        waits = unsettled or self._lacks(need, waited, merge=merge)
-        if waits and not late:
+        if need and (unsettled or self._lacks(need, waited)):
             if len(self._asked) > MAX_TAKEOVERS:
                 self._asked.popitem(last=False)
             return True
         del self._asked[client_id]
         return False
 
-    def _lacks(self, need: Vector, waited: float, *, merge: bool = False) -> bool:
+    def _lacks(self, need: Vector, waited: float) -> bool:
         """Whether messages of `need` are missing that are still worth waiting for."""
         vector = self._origins.vector
         known = ranges_of({key: need[key] for key in need if key in vector})
         missing = without(known, ranges_of(offered(vector)))
-        return any(self._comes(key, waited, merge) for key in missing)
+        return any(self._comes(key, waited) for key in missing)
 
-    def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
+    def _comes(self, key: bytes, waited: float) -> bool:
         """Whether the missing messages of an origin are to be waited for, as some broker may have
         them."""
         broker_id, boot = split_key(key)
         if self._database.reaches(broker_id) and self._database.boot(broker_id) == boot:
-            return waited < (MERGE_TIME if merge else COMPLETE_TIME)
+            return waited < MERGE_TIME
         feed = self._origins.vector[key].feed
         asked = feed is not None and self._orphans.reachable(feed)
-        return merge and waited < (MERGE_TIME if asked else MERGE_AWAY_S)
+        return waited < (MERGE_TIME if asked else MERGE_AWAY_S)

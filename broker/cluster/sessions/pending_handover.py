@@ -7,7 +7,6 @@ next (`handover` does what the table says).
 | HERE     | the session; no broker takes it |
 | ENCODING | the session, which is encoded for a taker in steps |
 | ENCODED  | the session, and its bytes; the taker fetches them in parts |
-| COMPLETE | the same, and the bytes of the rest: what arrived since the session was encoded |
 | GIVEN    | no session, but a note of the broker that has taken it |
 
 The session is this broker's until GIVEN; then it is the taker's. The note stays until all brokers
@@ -16,14 +15,12 @@ know that the taker has the session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mqttree.broker.base.state_table import Table, TableEnum
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.session_parts import Sending
-
-if TYPE_CHECKING:
-    from mqttree.broker.core.message import Name
+from mqttree.broker.cluster.sessions.takeover_messages import MERGE
 
 
 class State(TableEnum):
@@ -33,8 +30,7 @@ class State(TableEnum):
     HERE = 2
     ENCODING = 3
     ENCODED = 4
-    COMPLETE = 5
-    GIVEN = 6
+    GIVEN = 5
 
 
 class Input(TableEnum):
@@ -44,12 +40,10 @@ class Input(TableEnum):
     FOREIGN = "a request of another user came"
     OUTDATED = "a request came, and the session has a newer connection or a newer taker"
     ELSEWHERE = "a request came, and another broker has the session, or a newer one"
-    ABSENT = "a request came, and no other broker is known to have a session"
+    ABSENT = "a request came for a session that is not here, nor known elsewhere"
     EARLY = "a request came, and messages for the session are still under way"
     BEGIN = "a taker wants the session, which is not encoded for it"
     MORE = "the taker wants parts of what is encoded, or is being encoded"
-    REST = "the taker wants the rest for the first time"
-    UNKNOWN = "a taker wants the rest of a session that is not encoded for it"
     DONE = "the taker says that it has the session"
     CLEAN = "the client begins a new session at the broker that asks"
     ENCODED = "the session has been encoded"
@@ -71,12 +65,10 @@ class Action(TableEnum):
     SAY_NOTHING = "answer NOTHING"
     SAY_ENDED = "answer ENDED"
     SAY_COMING = "answer COMING: the taker asks again"
-    BEGIN_AGAIN = "answer MOVED, with this broker: the taker has to ask for the session again"
     ENCODE = "encode the session for the taker"
     SEND_LATER = "answer COMING, and send the first parts when the session is encoded"
     SEND_FIRST = "send the first parts, if the taker has asked for them meanwhile"
     SEND = "send parts"
-    SEND_REST = "encode the rest, and send its first parts"
     GIVE = "end the session here, note who has it, and answer ENDED"
     END = "end the session here, publish its will, and answer NOTHING"
     DROP = "drop what is encoded"
@@ -92,8 +84,6 @@ def _table() -> Table[State, Input, Action]:
         (State.ENCODING, Input.MORE): (Action.SEND_LATER, State.ENCODING),
         (State.ENCODING, Input.ENCODED): (Action.SEND_FIRST, State.ENCODED),
         (State.ENCODED, Input.MORE): (Action.SEND, State.ENCODED),
-        (State.ENCODED, Input.REST): (Action.SEND_REST, State.COMPLETE),
-        (State.COMPLETE, Input.MORE): (Action.SEND, State.COMPLETE),
         (State.GIVEN, Input.FOREIGN): (Action.SAY_FOREIGN, State.GIVEN),
         (State.GIVEN, Input.OUTDATED): (Action.SAY_NEWER, State.GIVEN),
         (State.GIVEN, Input.ELSEWHERE): (Action.SAY_MOVED, State.GIVEN),
@@ -103,14 +93,14 @@ def _table() -> Table[State, Input, Action]:
         (State.GIVEN, Input.POSTED): (Action.DROP_NOTE_SOON, State.GIVEN),
         (State.GIVEN, Input.FOUND): (Action.WITHDRAW, State.NONE),
     }
-    taken = (State.ENCODING, State.ENCODED, State.COMPLETE)
+    taken = (State.ENCODING, State.ENCODED)
     for state in (State.HERE, *taken):
         table[state, Input.CONNECTED] = (Action.READ_CLIENT, state)
         table[state, Input.FOREIGN] = (Action.SAY_FOREIGN, state)
         table[state, Input.OUTDATED] = (Action.SAY_NEWER, state)
         table[state, Input.ELSEWHERE] = (Action.SAY_MOVED, state)
+        table[state, Input.ABSENT] = (Action.SAY_NOTHING, state)
         table[state, Input.EARLY] = (Action.SAY_COMING, state)
-        table[state, Input.UNKNOWN] = (Action.BEGIN_AGAIN, state)
         table[state, Input.BEGIN] = (Action.ENCODE, State.ENCODING)
         table[state, Input.DONE] = (Action.GIVE, State.GIVEN)
         table[state, Input.CLEAN] = (Action.END, State.NONE)
@@ -138,8 +128,10 @@ class Asked(NamedTuple):
     """From which byte on parts are wanted."""
     owner: bytes
     """Digest of the client's user."""
+    copy: int
+    """Stamp of the session that is meant, of several; 0: the newest."""
     need: Vector
-    """What has to have come to the session before it is encoded, or before its rest is."""
+    """What has to have come to the session before it is encoded."""
 
 
 class PendingHandover:
@@ -148,45 +140,42 @@ class PendingHandover:
     __slots__ = (
         "at",
         "awaited",
-        "began",
         "data",
-        "had",
         "merged",
         "number",
         "queued",
-        "rest",
         "sending",
         "stamp",
         "state",
         "taker",
     )
 
-    def __init__(
-        self, asked: Asked, number: int, had: set[Name | None], queued: int, now: float
-    ) -> None:
+    def __init__(self, asked: Asked, number: int, queued: int, now: float) -> None:
         """Begin to encode a session.
 
         Args:
             `asked`: the request of the taker.
             `number`: of what is encoded, in its parts.
-            `had`: names of the messages that are part of it.
             `queued`: messages in its queue that are part of it.
             `now`: s.
         """
         self.state = State.ENCODING
         self.taker = asked.sender
         self.stamp = asked.stamp
-        self.merged = False  # encoded for a broker that has a newer session
+        self.merged = asked.request == MERGE  # with its queue, for a newer session
         self.number = number
-        self.had = had
         self.queued = queued
         self.data: bytes | None = None  # the session, once it is encoded
         self.awaited = False  # it was asked for while it was being encoded
-        self.rest: bytes | None = None  # what arrived since, once the taker wants it
-        self.began = self.at = now  # s: when it began; when the last request came
+        self.at = now  # s: when the last request came
         self.sending = Sending()
 
     @property
     def size(self) -> int:
-        """Bytes of the encoded session and of its encoded rest."""
-        return len(self.data or b"") + len(self.rest or b"")
+        """Bytes of the encoded session."""
+        return len(self.data or b"")
+
+    def serves(self, asked: Asked) -> bool:
+        """Whether it is what a request asks for."""
+        known = self.taker, self.stamp, self.merged
+        return known == (asked.sender, asked.stamp, asked.request == MERGE)

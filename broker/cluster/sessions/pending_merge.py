@@ -4,6 +4,7 @@ states, and what leads from one to the next (`merge` does what the table says).
 | state   | what it waits for |
 |---|---|
 | WANTED  | the subscriptions of the newer session: where they begin says what the older one has; |
+|         | if that is a copy of the older one, all brokers to know of them; |
 |         | older sessions of this client that are newer than this one: they may have had the same |
 | ASKING  | the older session, in parts: MERGE has been sent to its holder |
 | READING | the decoding of the older session, which is done in steps |
@@ -16,9 +17,13 @@ The older session is its holder's before READING has ended; in one step it is ad
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mqttree.broker.base.state_table import Table, TableEnum
 from mqttree.broker.cluster.sessions.session_parts import SessionParts
+
+if TYPE_CHECKING:
+    from mqttree.broker.cluster.link.version_vector import Vector
 
 RETRY, MAX_RETRY_S = 0.25, 1.0
 """s until an old broker is asked again; twice as long each time."""
@@ -59,7 +64,6 @@ class Action(TableEnum):
     TELL_DONE = "have the holder forget the older session"
     DROP = "drop the merge"
     DROP_GARBAGE = "drop the merge, log and count what came"
-    LOOK_AGAIN = "drop the merge, and find the older sessions of the client again"
 
 
 def _table() -> Table[State, Input, Action]:
@@ -75,7 +79,7 @@ def _table() -> Table[State, Input, Action]:
         (State.READING, Input.CHANGED): (Action.ASK_LATER, State.ASKING),
         (State.CLOSING, Input.NOTHING): (Action.DROP, State.OVER),
         (State.CLOSING, Input.ENDED): (Action.DROP, State.OVER),
-        (State.CLOSING, Input.NEWER): (Action.LOOK_AGAIN, State.OVER),
+        (State.CLOSING, Input.NEWER): (Action.DROP, State.OVER),
     }
     for state in State:
         if state is not State.OVER:
@@ -93,31 +97,54 @@ class Merge:
 
     __slots__ = (
         "ask_at",
+        "asked",
+        "away",
         "began",
         "client_id",
+        "copy",
         "holder",
         "lsn",
+        "need",
         "parts",
         "pause",
+        "rest",
         "stamp",
         "state",
         "why",
         "work",
     )
 
-    def __init__(self, client_id: str, holder: bytes, stamp: int, state: State, now: float) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        holder: bytes,
+        copy: int,
+        stamp: int,
+        state: State,
+        now: float,
+        *,
+        rest: bool = False,
+    ) -> None:
         """Begin to merge an older session.
 
         Args:
             `client_id`: of the client.
-            `holder`: id of the broker that has the older session.
-            `stamp`: of the newer session when the older one was asked for (hybrid clock).
-            `state`: WANTED, or CLOSING if a takeover has brought all of it.
+            `holder`: id of the broker that has the older session, or had it before it died.
+            `copy`: stamp of the older session (hybrid clock).
+            `stamp`: of the newer session when the older one was asked for.
+            `state`: WANTED, or CLOSING if it has been merged.
             `now`: s.
+            `rest`: the newer one has come from there without its queue, which has yet to come.
         """
         self.client_id = client_id
         self.holder = holder
+        self.copy = copy
         self.stamp = stamp
+        self.rest = rest
+        self.asked = holder  # the broker that is asked: its standby, if it cannot be reached
+        self.away = False  # that has said that it has none
+        # With `rest`: what comes from elsewhere, as all brokers know of its subscriptions here now.
+        self.need: Vector | None = None
         self.state = state
         self.began = self.ask_at = now  # s: when it began; when the holder is asked next
         self.pause = RETRY  # s until it is asked once more

@@ -11,6 +11,7 @@ delivered.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, intersect, subtract
@@ -18,25 +19,26 @@ from mqttree.broker.base.sequence_set import merge as joined
 from mqttree.broker.cluster.link.version_vector import Vector
 from mqttree.broker.cluster.sessions.evaluated import Evaluated, MergedHistory
 from mqttree.broker.cluster.sessions.message_vectors import (
-    behind_start,
+    numbered,
     ranges_of,
     union,
     without,
 )
-from mqttree.broker.cluster.sessions.session_history import SessionHistory
+from mqttree.broker.cluster.sessions.session_history import SessionHistory, in_order
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     WAITING,
     Item,
     SessionState,
+    behind_start,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
 from mqttree.broker.core.message import size_of
 from mqttree.broker.core.route import Delivery
-from mqttree.broker.core.session import Session
+from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
 from mqttree.broker.leg.session_pair import SESSION
 from mqttree.broker.wire.strings import shorten
-from mqttree.routing.topic_filter import SHARE_PREFIX
+from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
@@ -73,56 +75,55 @@ class QueueMerge:
         self,
         session: Session,
         old: SessionState,
-        merged: MergedHistory,
+        merged: MergedHistory | None,
         there: Vector | None = None,
         *,
         adopted: bool = False,
     ) -> None:
         """Add the queue of an older session `old` to the newer `session` of the same client.
-        `merged`: what the older one has had, by its subscriptions; `there`: what the newer one
-        was offered at another broker, if it has just come from there; `adopted`: the older one is
-        the copy that this broker's standby has adopted."""
+        `merged`: what the older one has had, by its subscriptions, None: they are those of the
+        newer one, which is a copy of it; `there`: what the newer one was offered at another broker,
+        if it has just come from there; `adopted`: the older one is the copy that this broker's
+        standby has adopted."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = self._evaluated.here()
-        waiting: list[Item] = []
-        # Another gateway may have had these sent to the foreign broker, which keeps its session, or
-        # not: twice is better than never (docs/bridging.md).
-        repeats = session.client_id.startswith(SESSION)
         # Two brokers have taken one session, and both have its queue. What an origin published that
         # is not known here, as its broker was alone, is older than that.
         twin = old.created == session.created
-        # What a copy of this session has sent its client knows by its packet identifier.
-        used = {one.packet_id for one in session.queue if isinstance(one, Repeat)}
-        used.update(session.inflight)
-        for item in old.items:
-            known = twin and (adopted or item.shared is None) and item.packet_id not in used
-            again = item.place == IN_FLIGHT and (item.qos == 1 or repeats or known)
-            if again or (item.place == WAITING and item.qos):
-                waiting.append(item)
-            else:
-                node.counters.merged_uncertain += item.place == IN_FLIGHT
+        waiting, uncertain = _to_be_sent(session, old, twin=twin, adopted=adopted)
         seen = here if there is None else there
+        if session.held:
+            seen = evaluated.seen(session)
         history.note(session)
         kept: deque[Item] = deque()
         for item in reversed(waiting):
-            name = item.message.name
-            had = twin
-            if name is not None and adopted and item.shared is not None:
+            name, topic = item.message.name, item.message.topic
+            if name is None:
+                had = twin
+            elif adopted and item.shared is not None:
                 had = evaluated.had_as_member(item.shared, name)
-            elif name is not None:
-                had = (twin and name[0] not in here) or evaluated.had(
-                    session, seen, *name, item.message.topic
+            elif evaluated.lacks(session, *name):
+                had = False
+            else:
+                # What comes while it is held is in its queue, and found there twice
+                # (`put_in_order`).
+                had = (twin and merged is not None and name[0] not in here) or evaluated.had(
+                    session, seen, *name, topic
                 )
             if not had:
                 kept.appendleft(item)
                 if name is not None:
                     evaluated.give(session, *name)
         owed = self._set_back(session, old, seen, merged)
+        self._find_lacking(session, old, copy=merged is None)
         evaluated.inherit(session, old)
-        node.counters.sessions_merged += 1
-        node.counters.merged_messages += len(kept)
         self._put(session, kept, twin=twin)
         self._offer_owed(session, owed, here)
+        if merged is None:
+            return
+        node.counters.merged_uncertain += uncertain
+        node.counters.sessions_merged += 1
+        node.counters.merged_messages += len(kept)
         if kept:
             client = shorten(session.client_id)
             self._reporting.log(
@@ -130,8 +131,49 @@ class QueueMerge:
                 f"client {client}: {len(kept)} messages of its older session are added",
             )
 
+    def _find_lacking(self, session: Session, old: SessionState, *, copy: bool) -> None:
+        """Note which messages that a `session` lacked have come from the queue of an older one
+        (`old`). `copy`: it has lacked them since it came from there; what is not there was given
+        up, or has to come from its origin, as the copy has not got it either."""
+        evaluated = self._evaluated
+        if not (before := evaluated.lacking(session)):
+            return
+        names = (name for item in old.items if (name := item.message.name) is not None)
+        lacking = without(before, numbered(names))
+        if copy:
+            there = ranges_of(old.seen)
+            lost = without(lacking, there)
+            lacking = without(lacking, without(there, old.lacking), lost)
+            self._have_sent(session, lost)
+        evaluated.lack(session, lacking)
+
+    def give_up_copy(self, session: Session, need: Vector) -> None:
+        """Have the origins send what a `session` lacks, and what it needs (`need`) and was not
+        evaluated for it: there is no copy that has it."""
+        self._have_sent(session, self._evaluated.lacking(session))
+        self._evaluated.lack(session, {})
+        self.fetch(session, need, need.keys(), {})
+
+    def _have_sent(self, session: Session, lost: dict[bytes, Ranges]) -> None:
+        self._evaluated.lose(session, lost)
+        for key, ranges in lost.items():
+            self._gap_recovery.fetch(session, key, ranges)
+
+    def fetch(
+        self, session: Session, need: Vector, origins: Collection[bytes], there: Vector
+    ) -> None:
+        """Give a `session` that has come from another broker what it needs (`need`) of `origins`,
+        and what was evaluated neither there (`there`) nor here: from the log, or from them."""
+        need = {key: need[key] for key in need.keys() & set(origins)}
+        missing = without(ranges_of(need), ranges_of(there), self._evaluated.position(session))
+        for key, ranges in missing.items():
+            self._gap_recovery.fetch(session, key, ranges)
+        if session.held:
+            # Some were here, and held back, when the session came.
+            self._history.offer(session, self._history.lacked(session))
+
     def _set_back(
-        self, session: Session, old: SessionState, seen: Vector, merged: MergedHistory
+        self, session: Session, old: SessionState, seen: Vector, merged: MergedHistory | None
     ) -> dict[bytes, Ranges]:
         """Have a session get from now on the messages that the older one would have got: those that
         were published after the older one subscribed, at brokers that could not be reached when it
@@ -159,14 +201,24 @@ class QueueMerge:
                     theirs = has.get(key, [])
                     owed[key] = joined([*owed.get(key, ()), *subtract(between, theirs)])
                     passed[key] = joined([*passed.get(key, ()), *intersect(between, theirs)])
-                start = starts[known] = self._starts.adopt(tops) or known
-                start.at = known.at
+                start = known
+                if tops != known.tops:
+                    start = self._starts.adopt(tops) or known
+                    start.at = known.at
+                starts[known] = start
                 inherited[start] = passed
             s.start = starts[known]
         self._evaluated.merged(session, merged, inherited)
         if (recorder := session.recorder) is not None:
             recorder.record_starts()
         return owed
+
+    def _group(self, session: Session, topic_filter: str) -> SharedGroup | None:
+        """Return the group of a shared subscription that a session has, None: it has none."""
+        if topic_filter not in session.subscriptions:
+            return None
+        name, inner = split_shared(topic_filter)
+        return None if name is None else self._node.dispatcher.group(name, inner)
 
     def _offer_owed(self, session: Session, owed: dict[bytes, Ranges], here: Vector) -> None:
         """Give a session what neither it nor an older one has had (`owed`). The older session's
@@ -193,7 +245,10 @@ class QueueMerge:
                 continue
             wanted = list(session.wanting(name))
             ids = Delivery(session, wanted).ids if wanted else b""
-            outgoing = Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids)
+            qos = min(item.qos, node.config.max_qos)
+            outgoing = Outgoing(item.message, qos, item.retain, ids)
+            if item.shared is not None and (group := self._group(session, item.shared)):
+                outgoing = SharedOutgoing(item.message, qos, item.retain, item.ids, group, None)
             if twin and outgoing.qos == 2 and item.place == IN_FLIGHT:
                 sent.append(Repeat(outgoing, item.packet_id))
             else:
@@ -203,7 +258,7 @@ class QueueMerge:
             session.queue.popleft()
             for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))
         ]
-        waiting = _in_order([*added, *session.queue])
+        waiting = in_order([*added, *session.queue])
         session.queue.clear()
         session.queue.extend([*sent, *waiting])
         if (recorder := session.recorder) is not None:
@@ -212,11 +267,25 @@ class QueueMerge:
             session.fill_window()
 
 
-def _in_order(waiting: list[Outgoing]) -> list[Outgoing]:
-    """Return the messages that are `waiting` with those of each origin in the order of their
-    numbers."""
-    ordered: dict[bytes, list[Outgoing]] = {}
-    for outgoing in sorted(waiting, key=lambda each: each.message.sequence):
-        ordered.setdefault(outgoing.message.origin, []).append(outgoing)
-    turns = {origin: iter(same) for origin, same in ordered.items()}
-    return [next(turns[outgoing.message.origin]) for outgoing in waiting]
+def _to_be_sent(
+    session: Session, old: SessionState, *, twin: bool, adopted: bool
+) -> tuple[list[Item], int]:
+    """Return the messages of an older session (`old`) that its client may lack, and how many it may
+    have, so that they are not sent again. `twin`: it is a copy of `session`; `adopted`: by a
+    standby."""
+    waiting: list[Item] = []
+    uncertain = 0
+    # Another gateway may have had these sent to the foreign broker, which keeps its session, or
+    # not: twice is better than never (docs/bridging.md).
+    repeats = session.client_id.startswith(SESSION)
+    # What a copy of this session has sent its client knows by its packet identifier.
+    used = {one.packet_id for one in session.queue if isinstance(one, Repeat)}
+    used.update(session.inflight)
+    for item in old.items:
+        known = twin and (adopted or item.shared is None) and item.packet_id not in used
+        again = item.place == IN_FLIGHT and (item.qos == 1 or repeats or known)
+        if again or (item.place == WAITING and item.qos):
+            waiting.append(item)
+        else:
+            uncertain += item.place == IN_FLIGHT
+    return waiting, uncertain

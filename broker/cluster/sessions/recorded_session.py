@@ -9,15 +9,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.cluster.link.version_vector import decode_evaluated
+from mqttree.broker.cluster.sessions.message_vectors import numbered, union
 from mqttree.broker.cluster.sessions.records import (
     OPTIONS,
     Kind,
     SessionRecord,
     decode_owed,
+    lacking_body,
 )
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     IS_RELEASED,
+    MAX_LACKING,
     WAITING,
     Item,
     SessionState,
@@ -29,6 +32,7 @@ from mqttree.routing.group_selection import group_id_of, group_key
 from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
+    from mqttree.broker.base.sequence_set import Ranges
     from mqttree.broker.cluster.sharing.assignment_ledger import Ref
     from mqttree.broker.core.message import Message, Name
 
@@ -52,7 +56,7 @@ class RecordedSession:
         self.subscriptions: dict[bytes, bytes] = {}
         """Filter -> `OPTIONS`."""
         self.parts: dict[int, bytes] = {}
-        """What START_VECTOR, START_TIME, DELIVERED, OWED, ABSORBED and GIVEN said last."""
+        """What START_VECTOR, START_TIME, DELIVERED, OWED, ABSORBED, GIVEN and LACKING said last."""
         self.queue: deque[Waiting] = deque()
         # None: PUBREC has come.
         self.inflight: dict[int, Waiting | None] = {}
@@ -102,6 +106,24 @@ class RecordedSession:
         """Return one of `parts`, b"" if there is none."""
         return self.parts.get(kind, b"")
 
+    def put_off_queue(self) -> None:
+        """Leave out the queue: its messages are lacking. Those that have no name, and those of
+        groups, stay."""
+        kept = deque(one for one in self.queue if not one[0][0] or one[4])
+        lacking = numbered(one[0] for one in self.queue if one[0][0] and not one[4])
+        lacking = union(self.lacking(), lacking)
+        if lacking and max(map(len, lacking.values())) <= MAX_LACKING:
+            self.queue, self.parts[Kind.LACKING] = kept, lacking_body(True, lacking)
+
+    @property
+    def held(self) -> bool:
+        """Whether not all has come to it that was in an older copy."""
+        return self.part(Kind.LACKING)[:1] == b"\1"
+
+    def lacking(self) -> dict[bytes, Ranges]:
+        """Return what LACKING says. Raises MalformedPacket."""
+        return decode_owed(self.part(Kind.LACKING)[1:])
+
     def names(self) -> list[Name]:
         """Return the names of the messages that it has."""
         waiting = (*self.inflight.values(), *self.queue)
@@ -139,6 +161,7 @@ def reading_session(
     absorbed = ABSORBED.iter_unpack(recorded.part(Kind.ABSORBED))
     state.absorbed = tuple(Absorbed(*one) for one in absorbed)
     state.given = decode_owed(recorded.part(Kind.GIVEN))
+    state.lacking = recorded.lacking()
     for number, (topic_filter, how) in enumerate(recorded.subscriptions.items(), 1):
         options, identifier = OPTIONS.unpack(how)
         flags = options & 3, options & 4 != 0, options & 8 != 0

@@ -86,6 +86,9 @@ class Kind:
     """Which messages a session got from logs and older sessions, if a broker with an older one may
     come back (`merge`); without any: those that are in it. It is in heads alone
     (`session_head`)."""
+    LACKING: Final = 28
+    """Which messages are in the queue of an older copy of a session, and have yet to come from
+    there (`merge`), though they were evaluated for it; and whether it is held until then."""
     LAST_ID: Final = 27
     """The packet identifier that a message to the session was given last, also if it has been
     acknowledged."""
@@ -103,6 +106,7 @@ ABOUT: Final = frozenset(
         Kind.OWED,
         Kind.ABSORBED,
         Kind.GIVEN,
+        Kind.LACKING,
         Kind.LAST_ID,
     )
 )
@@ -352,15 +356,15 @@ def encode_sent(session: int, packet_id: int, count: int, origin: int, number: i
 
 
 def owed_body(owed: Mapping[bytes, Ranges]) -> bytes:
-    """Return numbers, by origin, as in OWED and GIVEN."""
+    """Return numbers, by origin, as in OWED, GIVEN and LACKING."""
     return b"".join(
         key + len(ranges).to_bytes(2, "big") + encode_pairs(ranges) for key, ranges in owed.items()
     )
 
 
 def decode_owed(body: bytes) -> dict[bytes, Ranges]:
-    """Return the numbers, by origin, of the body of OWED or GIVEN behind the session's number.
-    Raises MalformedPacket."""
+    """Return the numbers, by origin, of the body of OWED, GIVEN or LACKING behind the session's
+    number. Raises MalformedPacket."""
     owed: dict[bytes, Ranges] = {}
     at = 0
     while at < len(body):
@@ -368,6 +372,11 @@ def decode_owed(body: bytes) -> dict[bytes, Ranges]:
         owed[body[at : at + 16]] = decode_pairs(body[at + 18 : end], "record of owed messages")
         at = end
     return owed
+
+
+def lacking_body(held: bool, lacking: Mapping[bytes, Ranges]) -> bytes:
+    """Return the body of LACKING; b"": nothing is lacking."""
+    return bytes((held,)) + owed_body(lacking) if held or lacking else b""
 
 
 class StartTime(NamedTuple):

@@ -2,8 +2,9 @@
 
 It is records (`records`), in any order, of one session: SESSION, and what there is of ORIGIN,
 SUBSCRIBED, START_VECTOR, START_TIME, ABSORBED, INCOMING, GOT, GOT_AS, ACKNOWLEDGED (PUBREC alone)
-and LAST_ID. SEEN says what it was offered, GIVEN what it got besides; ENTRY has each of its
-messages. SNAPSHOT_END is last: when the head was made, and the bytes before it.
+and LAST_ID. SEEN says what it was offered, GIVEN what it got besides, LACKING what is in the queue
+that the head leaves out; ENTRY has each of its messages. SNAPSHOT_END is last: when the head was
+made, and the bytes before it.
 
 All that another broker sends is checked as if a client had sent it.
 """
@@ -41,6 +42,7 @@ from mqttree.broker.cluster.sessions.records import (
     encode_entry,
     encode_record,
     encode_snapshot_end,
+    lacking_body,
     owed_body,
     read_records,
 )
@@ -161,11 +163,13 @@ def encoding(
     or messages of a step.
     """
     head = HeadRecords(now)
-    head.record(attributes_of(state, NUMBER, NEW).encode())
+    head.record(attributes_of(state, NUMBER, NEW)._replace(stamp=state.stamp).encode())
     head.record(encode_record(Kind.SEEN, encode_evaluated(state.seen)))
     if state.given:
         newest = {key: ranges[-MAX_GIVEN:] for key, ranges in state.given.items()}
         head.record(encode_about(Kind.GIVEN, NUMBER, owed_body(newest)))
+    if state.lacking:
+        head.record(encode_about(Kind.LACKING, NUMBER, lacking_body(True, state.lacking)))
     yield from head.whole(NUMBER, state, subscriptions, 0.0, at_once)
     return head.end()
 
@@ -213,6 +217,7 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
                 raise MalformedPacket("session with a start out of range")
     except (ValueError, struct.error, LookupError) as error:
         raise MalformedPacket(f"session that cannot be read: {error}") from None
+    state.stamp = recorded.head.stamp
     state.seen = image.vector(now)
     if recorded.parts.get(Kind.GIVEN) == b"":
         state.given = numbered(name for name in recorded.names() if name[0])
@@ -267,13 +272,14 @@ def _check_messages(messages: dict[Name, Message]) -> None:
 def _check(state: SessionState) -> None:
     """Refuse what no session can be, but for its subscriptions and messages."""
     names = (state.username or "").encode(), (state.owner or "").encode()
+    named = state.given, state.lacking
     if not state.expiry >= 0:  # nor NaN
         raise MalformedPacket("session with a negative expiry interval")
     if max(map(len, names)) > 65_535 or max(state.created, state.floor) >> 63:
         raise MalformedPacket("session with a user name or a stamp out of range")
-    if len(state.absorbed) > MAX_ABSORBED or len(state.given) > MAX_ORIGINS:
+    if len(state.absorbed) > MAX_ABSORBED or max(map(len, named)) > MAX_ORIGINS:
         raise MalformedPacket("session with too many older ones, or too many origins")
-    for key, ranges in state.given.items():
+    for key, ranges in (*state.given.items(), *state.lacking.items()):
         split_key(key)
         if len(ranges) > MAX_GIVEN:
             raise MalformedPacket("session with too many ranges of sequence numbers")

@@ -1,6 +1,6 @@
 """What the sessions here get besides what comes over links, messages of the log, and what others
 that take them have to know of them (docs/decisions/0016). `session_head` has the state of a session
-as bytes, `handover` sends it, and later the rest: the messages that came to it since."""
+as bytes, and `handover` sends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.subscription_start import older, starts_of
-from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.sessions.message_vectors import (
     been_here,
     numbered,
@@ -17,17 +16,17 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     without,
 )
 from mqttree.broker.cluster.sessions.session_entries import entries_of
-from mqttree.broker.cluster.sessions.session_records import single
 from mqttree.broker.cluster.sessions.session_state import (
     IN_FLIGHT,
     WAITING,
     SessionState,
+    put_off_queue,
     state_of,
 )
-from mqttree.broker.cluster.sessions.takeover_messages import encode_rest
-from mqttree.broker.core.message import Message, Name
+from mqttree.broker.core.delivery_queue import Outgoing, Repeat
+from mqttree.broker.core.message import Message, Name, size_of
 from mqttree.broker.core.route import Delivery
-from mqttree.broker.core.session import Session, SharedOutgoing
+from mqttree.broker.core.session import Session
 from mqttree.broker.wire.strings import is_own
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import Numbers, ReplayLog
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.evaluated import Evaluated
-    from mqttree.broker.cluster.sessions.pending_handover import PendingHandover
     from mqttree.routing.link_state import LinkStateDatabase
 
 Found = Iterator[tuple[Name, Message]]
@@ -79,8 +77,9 @@ class SessionHistory:
     def lacked(self, session: Session) -> Found:
         """Find the messages in the log that were not evaluated for a session that has come from
         elsewhere."""
-        numbers = without(been_here(self._origins.vector), self._evaluated.position(session))
-        return self.logged(numbers)
+        return self.logged(
+            without(been_here(self._origins.vector), self._evaluated.position(session))
+        )
 
     def logged(self, numbers: Numbers) -> Found:
         """Find the messages `numbers` in the log, but for those that a group was given again: these
@@ -108,7 +107,10 @@ class SessionHistory:
                 evaluated.give(session, *name)
                 delivery = Delivery(session, wanted)
                 retain = message.retain and delivery.retain_as_published
-                session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
+                qos = min(message.qos, delivery.qos)
+                # At QoS 0 it may have got it, and nothing says so.
+                if qos or not session.held:
+                    session.deliver(message, qos, retain, delivery.ids, None)
 
     # ---------------------------------------------------------------- what sessions have had
 
@@ -135,7 +137,8 @@ class SessionHistory:
                 evaluated.give(session, *name)
 
     def state(self, session: Session, *, merged: bool) -> SessionState:
-        """Return what a taker has to know of a `session`. `merged`: it adds it to a newer one."""
+        """Return what a taker has to know of a `session`. `merged`: it adds it to a newer one, with
+        its queue; without, it is to have what can be made of it at once, and the queue later."""
         state = state_of(session, self._evaluated.seen(session))
         # Brokers that are away may have older sessions of the client.
         others = entries_of(self._database, session.client_id)
@@ -143,20 +146,46 @@ class SessionHistory:
             self.note(session)
             queued = (name for item in state.items if (name := item.message.name) is not None)
             state.given = numbered({*self._evaluated.names(session), *queued})
+        state.lacking = self._evaluated.lacking(session)
+        if not merged:
+            put_off_queue(state)
         for item in state.items if merged else ():
             # Its client cannot have got the message.
             if item.place == IN_FLIGHT and item.packet_id in session.unsent:
                 item.place, item.packet_id = WAITING, 0
         return state
 
-    def rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
-        """Return the messages that came to a `session` since it was encoded (`export`), and the
-        numbers up to which that is all, as bytes. `now` (s) counts for what expires."""
-        batches = []
-        for outgoing in session.queue:
-            message, name = outgoing.message, outgoing.message.name
-            # What was given to a member of a group goes to another one.
-            if name and name not in export.had and not isinstance(outgoing, SharedOutgoing):
-                data, at = single(message, message.sequence, now)
-                batches.append(age_batch(data, round((now - at) * 1000)))
-        return encode_rest(self._evaluated.here(), batches)
+
+def put_in_order(session: Session) -> None:
+    """Have the queue of a `session` in the order of each origin, and no message twice: it has
+    come from several brokers."""
+    queue = session.queue
+    names: set[Name] = set()
+    repeats = [one for one in queue if isinstance(one, Repeat)]
+    waiting: list[Outgoing] = []
+    for one in queue:
+        if isinstance(one, Repeat):
+            continue
+        name = one.message.name
+        if name is not None and name in names:
+            session.queued_bytes -= size_of(one.message)
+            continue
+        if name is not None:
+            names.add(name)
+        waiting.append(one)
+    ordered = [*repeats, *in_order(waiting)]
+    if ordered != list(queue):
+        session.queue.clear()
+        session.queue.extend(ordered)
+        if (recorder := session.recorder) is not None:
+            recorder.record_all()
+
+
+def in_order(waiting: list[Outgoing]) -> list[Outgoing]:
+    """Return the messages that are `waiting` with those of each origin in the order of their
+    numbers."""
+    ordered: dict[bytes, list[Outgoing]] = {}
+    for outgoing in sorted(waiting, key=lambda each: each.message.sequence):
+        ordered.setdefault(outgoing.message.origin, []).append(outgoing)
+    turns = {origin: iter(same) for origin, same in ordered.items()}
+    return [next(turns[outgoing.message.origin]) for outgoing in waiting]

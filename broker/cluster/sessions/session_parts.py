@@ -91,19 +91,18 @@ class SessionParts:
 class Sending:
     """The parts of one session that have been sent."""
 
-    __slots__ = ("_at", "_begin", "_end", "_pause", "_reached", "_request")
+    __slots__ = ("_at", "_begin", "_end", "_pause", "_reached")
 
     def __init__(self) -> None:
-        self._request = 0  # what was asked for last,
-        self._begin = self._end = 0  # from where to where that was sent,
+        self._begin = self._end = 0  # from where to where it was sent last,
         self._reached = 0  # how far the receiver had come,
         self._at = 0.0  # s; and when that was, or it was sent
         self._pause = RESEND_PAUSE
 
-    def due(self, request: int, at: int, now: float) -> int:
-        """Return how many parts a `request` for those from byte `at` on brings at `now` (s)."""
-        if request != self._request or not self._begin <= at < self._end:
-            self._request, self._begin, self._end = request, at, at + WINDOW * PART_SIZE
+    def due(self, at: int, now: float) -> int:
+        """Return how many parts a request for those from byte `at` on brings at `now` (s)."""
+        if not self._begin <= at < self._end:
+            self._begin, self._end = at, at + WINDOW * PART_SIZE
             self._reached, self._at, self._pause = at, now, RESEND_PAUSE
             return WINDOW
         if at > self._reached:

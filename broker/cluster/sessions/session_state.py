@@ -12,6 +12,7 @@ from mqttree.broker.base import costs
 from mqttree.broker.base.sequence_set import LAST, Ranges
 from mqttree.broker.cluster.delivery.subscription_start import oldest
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
+from mqttree.broker.cluster.sessions.message_vectors import numbered, ranges_of, union, without
 from mqttree.broker.core.delivery_queue import RELEASED, Outgoing, Repeat
 from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.message import Message
@@ -28,6 +29,10 @@ IN_FLIGHT, IS_RELEASED, WAITING = range(3)
 
 EVERYTHING = 1 << 62
 """subscriptions or messages of a step; more than any session has: there is one step."""
+
+MAX_LACKING = 10_000
+"""ranges of numbers of one origin that a copy of a session may lack: as many as its queue may have
+messages. A session with more moves as a whole."""
 
 PUT_WORK = 3
 """steps of work for each message that is put into a session."""
@@ -65,6 +70,7 @@ class SessionState:
     subscriptions: list[EncodedSubscription] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     owner: str | None = None
+    stamp: int = 0
     created: int = 0
     floor: int = 0
     before: Vector = field(default_factory=dict)
@@ -78,6 +84,13 @@ class SessionState:
     given: dict[bytes, Ranges] = field(default_factory=dict)
     """Numbers that it got from logs and older sessions, if a broker with an older one may come
     back: see `merge`."""
+    lacking: dict[bytes, Ranges] = field(default_factory=dict)
+    """Numbers of `seen` that are in the queue of an older copy of it."""
+
+
+def behind_start(state: SessionState) -> dict[bytes, Ranges]:
+    """Return what was evaluated for a session of what was published since it subscribed."""
+    return without(ranges_of(state.seen), ranges_of(state.before))
 
 
 def start_of(session: Session) -> Start:
@@ -97,6 +110,7 @@ def state_of(session: Session, seen: Vector) -> SessionState:
         session.username, session.expiry, session.next_packet_id, seen, set(session.incoming)
     )
     state.owner, state.created, state.floor = session.owner, session.created, session.floor
+    state.stamp = session.stamp
     state.absorbed = session.absorbed
     state.before, state.began, state.open = start_of(session)
     items = state.items
@@ -110,6 +124,22 @@ def state_of(session: Session, seen: Vector) -> SessionState:
             items.append(_item(WAITING, 0, waiting))
     items += [_item(WAITING, 0, missed) for missed in session.missed or ()]
     return state
+
+
+def put_off_queue(state: SessionState) -> None:
+    """Leave the queue out of a `state`: its messages are lacking. Those that have no name, and
+    those of groups, stay."""
+    kept, names = [], []
+    for item in state.items:
+        name = item.message.name
+        if item.place == WAITING and item.qos and name is not None and item.shared is None:
+            names.append(name)
+        else:
+            kept.append(item)
+    lacking = union(state.lacking, numbered(names))
+    if names and max(map(len, lacking.values())) <= MAX_LACKING:
+        state.items, state.lacking = kept, lacking
+        state.given = without(state.given, lacking)
 
 
 def _item(place: int, packet_id: int, o: Outgoing) -> Item:

@@ -9,38 +9,35 @@ the session is fetched:
 
     client    taker                                holder
     CONNECT ->  ASKING    TAKE, stamp, position ->     closes its connection (0x8E), encodes the
-                                                       session, goes on queueing
+                                                       session without its queue, goes on queueing
                           <- parts, WINDOW at a time   (repeated from a position, as often as it is
                                                        asked)
                 READING   decodes it and subscribes, in steps
-                SETTLING  waits until the others know the subscriptions
-                RESTING   REST ->                      messages that came there since, from its log
-                          <- parts
-                CLOSING   DONE ->                      forgets the session
-                          <- ENDED
-    <- CONNACK            posts its entry
+                posts its entry
+    <- CONNACK  when the queue is there, or at once if the broker of the session is dead
+
+The queue follows: the holder has an older copy of the session then, which is merged (`merge`).
 
 Other answers of a holder: NOTHING, it does not know the client; MOVED, another broker has the
 session; NEWER, the session has a newer connection; COMING, the parts are queued behind messages. A
 holder that is silent for `TAKEOVER_SILENCE_S` is given up (but see `_has_to_wait`), and one to
 which no path leads for REPAIR_S, before the first part has come.
 
-Invariants: the holder keeps the session, and queues its messages, until DONE; it accepts DONE from
-the newest taker only. The holder offers the session the messages that it had at TAKE, the taker all
-others, from its own log or the holder's. What happens to a session that has a newer one elsewhere:
+Invariants: the holder keeps the session, and queues its messages, until they have been merged. The
+session lacks, at the taker, what was in its queue at TAKE (`evaluated`), whatever happens to the
+taker then. What happens to a session that has a newer one elsewhere:
 `competing_sessions`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import HybridClock
 from mqttree.broker.cluster.directory.link_state_directory import standby_of
 from mqttree.broker.cluster.events import RouteChanged
-from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S, Handover
 from mqttree.broker.cluster.sessions.messages_under_way import MAX_TAKEOVERS
 from mqttree.broker.cluster.sessions.pending_takeover import (
@@ -53,15 +50,12 @@ from mqttree.broker.cluster.sessions.pending_takeover import (
 from mqttree.broker.cluster.sessions.session_parts import Added
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
-    DONE,
     END,
-    ENDED,
     FOREIGN,
     MERGE,
     MOVED,
     NEWER,
     NOTHING,
-    REST,
     SESSION_ANSWER,
     SESSION_ENDED,
     SESSION_PART,
@@ -86,18 +80,9 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
     from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
-    from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from mqttree.broker.core.ports import Newcomer
+    from mqttree.broker.core.session import Session
 
-FETCH_S, FETCHING_S = 3.0, 0.005
-"""s for which a client waits at most for messages of origins that its session lacks, as one that
-hangs is noticed in less, and between two looks whether they have come. What comes later is out of
-order."""
-WRITING_S = 0.002
-"""s between two looks whether sessions that are complete are durable."""
-SETTLE_S = 0.1
-"""s for messages to reach the holder that were sent there before the publishers' brokers knew the
-session's subscriptions here."""
 REPAIR_S = 0.1
 """s for which a holder that cannot be reached is waited for: most repairs of the tree are
 shorter."""
@@ -108,7 +93,6 @@ ANSWERS = {
     NOTHING: Input.NOTHING,
     MOVED: Input.MOVED,
     NEWER: Input.NEWER,
-    ENDED: Input.ENDED,
     COMING: Input.COMING,
     FOREIGN: Input.FOREIGN,
 }
@@ -116,8 +100,6 @@ ANSWERS = {
 
 REQUESTS = {
     State.ASKING: TAKE,
-    State.RESTING: REST,
-    State.CLOSING: DONE,
     State.ENDING: END,
 }
 """The request whose answer a state waits for."""
@@ -136,7 +118,6 @@ class Takeover:
         links: Mapping[bytes, Link],
         directory: LinkStateDirectory,
         bus: UnicastBus,
-        barrier: SubscriptionBarrier,
         posted: PostedSessions,
         competing: CompetingSessions,
         restoration: SessionRestoration,
@@ -146,10 +127,9 @@ class Takeover:
     ) -> None:
         """`node`: this broker, with the id `own_id`; `pending`: the sessions that it takes, by
         client id; `clock`: makes all stamps; `links`: by the neighbour's id; `directory`: the path
-        to other brokers; `bus`: carries messages to them; `barrier`: tells when all brokers know of
-        subscriptions; `posted`: where clients have sessions; `competing`: decides which of two
-        stays; `restoration`: makes the session here; `handover`: the holder's side; `merging`: of
-        older sessions; `reporting`: counts and logs."""
+        to other brokers; `bus`: carries messages to them; `posted`: where clients have sessions;
+        `competing`: decides which of two stays; `restoration`: makes the session here; `handover`:
+        the holder's side; `merging`: of older sessions; `reporting`: counts and logs."""
         self._node = node
         self._counters, self._turns = node.counters, node.turns
         self._own = own_id
@@ -158,15 +138,12 @@ class Takeover:
         self._links = links
         self._directory = directory
         self._bus = bus
-        self._barrier = barrier
         self._posted = posted
         self._competing = competing
         self._restoration = restoration
         self._handover = handover
         self._reporting = reporting
         self._merging = merging
-        # Sessions that are complete and not durable yet, in the order of their frames.
-        self._writing: deque[PendingTakeover] = deque()
         self._actions = self._action_table()
         bus.receive(SESSION_REQUEST, self._requested)
         bus.receive(SESSION_ANSWER, self._on_answer)
@@ -179,14 +156,10 @@ class Takeover:
             Action.WAIT: self._wait,
             Action.ASK: self._ask,
             Action.READ: self._read,
-            Action.TELL: self._tell,
-            Action.TAKE_REST: self._take_rest,
-            Action.CLOSE: self._close,
             Action.ASK_ELSEWHERE: self._ask_elsewhere,
             Action.START_NEW: self._start_new,
             Action.ADMIT_NEW: self._admit_new,
             Action.ADMIT: self._admit,
-            Action.ADMIT_UNTOLD: self._admit_untold,
             Action.REFUSE: self._refuse,
             Action.HANG_UP: self._hang_up,
         }
@@ -300,9 +273,8 @@ class Takeover:
 
     def _ask(self, pending: PendingTakeover, now: float) -> None:
         """Send the request whose answer this state waits for."""
-        request = REQUESTS.get(pending.state) if pending.rest is None else None
-        written = request != DONE or self._node.journal.has(pending.lsn)
-        if request is not None and written:
+        request = REQUESTS.get(pending.state)
+        if request is not None:
             whose = digest(pending.handshake.owner)
             body = encode_takeover(
                 request,
@@ -310,8 +282,6 @@ class Takeover:
                 pending.client_id,
                 pending.parts.position.to_bytes(4, "big") + whose,
             )
-            if request == REST:
-                body += encode_vector(pending.need)
             # The end of a session may overtake messages of its client. What is retained comes twice
             # then: as it is kept, and as it comes.
             self._bus.send(pending.holder, SESSION_REQUEST, body, at_once=request != END)
@@ -321,7 +291,7 @@ class Takeover:
         if self._pending.get(pending.client_id) is not pending:
             return
         self._node.now = now
-        if pending.state is not State.CLOSING and _gone(pending):
+        if _gone(pending):
             self._step(pending, Input.LEFT, now)
             return
         quiet = now - max(pending.heard, pending.since)
@@ -356,7 +326,7 @@ class Takeover:
         self._node.now = now
         if self._posted.lives(pending.holder):
             pending.lost_at = 0.0
-        elif now >= pending.lost_at + REPAIR_S and pending.state is not State.CLOSING:
+        elif now >= pending.lost_at + REPAIR_S:
             standby = self._posted.holder(pending.holder)
             if standby is not None and pending.hops < MAX_HOPS:
                 pending.elsewhere = standby
@@ -374,10 +344,10 @@ class Takeover:
         if asking and posted.lives(standby_of(self._directory.database, holder)):
             # If it hangs, its standby is asked once that is noticed: until then it may be slow.
             return True
-        if not posted.lives(holder) or not (asking or pending.state is State.RESTING):
+        if not posted.lives(holder) or not asking:
             return False
         # A standby that can be reached has the session, and many clients may come at once.
-        if not asking or not posted.has(holder, client_id):
+        if not posted.has(holder, client_id):
             return True
         link = self._links.get(holder) or self._directory.link_to(holder)
         older = client_id in self._node.sessions or len(posted.elsewhere(client_id)) > 1
@@ -426,7 +396,7 @@ class Takeover:
         if given is Input.MOVED:
             if len(rest) == 8 and rest != self._own and pending.hops < MAX_HOPS:
                 pending.elsewhere = rest
-            elif pending.state is not State.CLOSING:
+            else:
                 given = Input.NOTHING  # the broker that has it cannot be asked
         if given is not None:
             self._step(pending, given, now)
@@ -434,7 +404,7 @@ class Takeover:
     def _ask_elsewhere(self, pending: PendingTakeover, now: float) -> None:
         pending.hops += 1
         pending.holder, pending.heard = pending.elsewhere, now
-        pending.lost_at, pending.rest = 0.0, None
+        pending.lost_at = 0.0
         pending.parts.clear()
         self._drop(pending)
         self._ask(pending, now)
@@ -449,7 +419,7 @@ class Takeover:
             pending is None
             or pending.holder != sender
             or pending.stamp != stamp
-            or {TAKE: State.ASKING, REST: State.RESTING}.get(what) is not pending.state
+            or pending.state is not State.ASKING
         ):
             return
         added = pending.parts.add(rest)
@@ -457,7 +427,7 @@ class Takeover:
             return
         pending.heard = now
         if added is Added.WHOLE:
-            self._step(pending, Input.SESSION if what == TAKE else Input.REST, now)
+            self._step(pending, Input.SESSION, now)
         elif added is Added.WINDOW_ENDS:
             self._ask(pending, now)
 
@@ -472,86 +442,15 @@ class Takeover:
         except WireError as error:
             self._unusable(pending, error, self._node.now)
             return
-        if given is Input.COMPLETE:
-            self._complete(pending, self._node.now)
-        else:
-            self._step(pending, given, self._node.now)
-
-    def _tell(self, pending: PendingTakeover, now: float) -> None:
-        """Tell all brokers which filters the session has here."""
-        if not self._barrier.expect((), lambda at: self._known(pending, at)):
-            self._known(pending, now)
-
-    def _known(self, pending: PendingTakeover, now: float) -> None:
-        """Wait until messages have reached the holder that were sent before all brokers knew of the
-        session's filters here."""
-        self._restoration.begin(pending)
-        # Nothing more comes to a broker that is gone.
-        comes = self._posted.has(pending.holder, pending.client_id)
-        settled = now + (SETTLE_S if comes else 0.0)
-        self._node.timers.schedule(settled, lambda at: self._settled(pending, at))
-
-    def _settled(self, pending: PendingTakeover, now: float) -> None:
-        if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:
-            self._step(pending, Input.SETTLED, now)
-
-    def _take_rest(self, pending: PendingTakeover, now: float) -> None:
-        """Have the origins send what the holder lacks."""
-        try:
-            self._restoration.read_rest(pending, pending.parts.take(), now)
-        except WireError as error:
-            self._unusable(pending, error, now)
-        else:
-            self._fetch(pending, now)
-
-    def _fetch(self, pending: PendingTakeover, now: float) -> None:
-        """Wait for what the origins send, FETCH_S at most; where none of them can be reached, for
-        as long as a repair of the tree takes. Then the session is complete."""
-        if self._pending.get(pending.client_id) is not pending or pending.rest is None:
-            return
-        lacks, comes = self._restoration.fetching(pending)
-        if lacks and now < pending.heard + (FETCH_S if comes else 3 * REPAIR_S):
-            self._node.timers.schedule(now + FETCHING_S, lambda at: self._fetch(pending, at))
-        else:
-            self._restoration.offer_rest(pending)
-            self._complete(pending, now)
+        if given is Input.COMPLETE and _gone(pending):
+            given = Input.LEFT
+        self._step(pending, given, self._node.now)
 
     def _unusable(self, pending: PendingTakeover, error: WireError, now: float) -> None:
         pending.why = f"its session cannot be read: {error.message}"
         self._step(pending, Input.UNUSABLE, now)
 
     # ---------------------------------------------------------------- taking: the end
-
-    def _complete(self, pending: PendingTakeover, now: float) -> None:
-        self._step(pending, Input.LEFT if _gone(pending) else Input.COMPLETE, now)
-
-    def _close(self, pending: PendingTakeover, now: float) -> None:
-        """Keep the session, before its holder is asked to forget it."""
-        if (session := pending.session) is not None:
-            session.stamp = pending.stamp
-            if session.expiry:
-                self._node.journal.make_durable(session)
-                pending.lsn = self._node.journal.due_lsn()
-        self._finish(pending, now)
-
-    def _finish(self, pending: PendingTakeover, now: float) -> None:
-        """Have the holder forget the session, once a kill of this broker does not lose it."""
-        if self._node.journal.has(pending.lsn):
-            self._ask(pending, now)
-            return
-        if not self._writing:
-            self._node.timers.schedule(now + WRITING_S, self._look_at_written)
-        self._writing.append(pending)
-
-    def _look_at_written(self, now: float) -> None:
-        self._node.now = now
-        writing, journal = self._writing, self._node.journal
-        while writing and journal.has(writing[0].lsn):
-            pending = writing.popleft()
-            if self._pending.get(pending.client_id) is pending and pending.state is State.CLOSING:
-                self._ask(pending, now)
-        if writing:
-            self._node.timers.schedule(now + WRITING_S, self._look_at_written)
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""
@@ -564,27 +463,35 @@ class Takeover:
         self._drop(pending)
         self._admit(pending, now)
 
-    def _admit_untold(self, pending: PendingTakeover, now: float) -> None:
-        """Admit the client, although its holder has not said that it has forgotten the session: the
-        holder is asked again when it is back."""
-        if pending.session is not None:
-            self._merging.taken(pending.client_id, pending.holder, pending.stamp)
-        self._admit(pending, now)
-
     def _admit(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in, with its session or with a new one."""
-        node = self._node
         self._remove(pending)
         session, pending.session = pending.session, None
+        if session is not None:
+            session.stamp = pending.stamp
+            if session.expiry:
+                self._node.journal.make_durable(session)
+            waiting = partial(self._let_in, pending, session)
+            if self._merging.follow(session, pending.holder, pending.copy, now, waiting):
+                self._posted.post(session, True)
+                return
+        self._let_in(pending, session, now)
+
+    def _let_in(self, pending: PendingTakeover, session: Session | None, now: float) -> None:
+        """Answer the client, whose `session` is here (None: it gets a new one), unless it has
+        connected once more meanwhile."""
+        node = self._node
         newer = [
             (broker_id, entry)
             for broker_id, entry in self._posted.elsewhere(pending.client_id)
-            if entry.stamp > pending.stamp
+            if entry.stamp > pending.stamp and broker_id != self._own
         ]
-        if newer:  # the client has connected to another broker by now
-            if session is not None and session.conn is None:
-                self._posted.post(session, True)
-                node.session_registry.expire_later(session)
+        present = session is None or (
+            node.sessions.get(pending.client_id) is session and session.stamp == pending.stamp
+        )
+        if newer or not present:
+            if session is not None and present and session.conn is None:
+                self._keep(session)
                 for broker_id, entry in newer:
                     self._competing.compare(broker_id, pending.client_id, entry, read=True)
             self._close_connection(pending)
@@ -598,8 +505,11 @@ class Takeover:
         if (
             session.conn is None and session.expiry_timer is None
         ):  # its client is gone, or was refused at the last moment
-            self._posted.post(session, True)
-            node.session_registry.expire_later(session)
+            self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        self._posted.post(session, True)
+        self._node.session_registry.expire_later(session)
 
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
         """Take the request of a taker. If it has a newer connection of a client that waits here for

@@ -1,14 +1,12 @@
 """What two brokers say about a session that one takes from the other (docs/decisions/0016).
 
-    request  u8 TAKE, REST, DONE, MERGE or END, u64 stamp of the taker's connection, client id, u32
-             from where on, digest of its user (8), with REST and MERGE the vector of what has to
-             have come to the session before it is encoded
+    request  u8 TAKE, DONE, MERGE or END, u64 stamp of the taker's connection, client id, u32 from
+             where on, digest of its user (8), with DONE and MERGE u64 stamp of the session that is
+             meant, with MERGE the vector of what has to have come to it before it is encoded
     answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id
              of the broker that has it (its own: begin again)
-    part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
-             Of all parts together
-             TAKE, MERGE: the session (`session_head`);
-             REST: u32 size, vector of what has come to it, PUBLISH packets
+    part     u8 TAKE or MERGE, stamp, client id, and what `session_parts` says. All parts together
+             are the session (`session_head`): with TAKE without its queue, with MERGE all of it
 
     ended    u8 NOTHING, stamp, client id
 
@@ -19,10 +17,8 @@ until it is taken or given up.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 
 from mqttree.broker.cluster.directory.unicast_bus import BEHIND, LIVE
-from mqttree.broker.cluster.link.version_vector import Vector, decode_evaluated, encode_evaluated
 from mqttree.broker.wire.errors import MalformedPacket
 
 SESSION_REQUEST, SESSION_ANSWER, SESSION_PART = 2, 3, 4 | BEHIND
@@ -30,9 +26,10 @@ SESSION_REQUEST, SESSION_ANSWER, SESSION_PART = 2, 3, 4 | BEHIND
 SESSION_ENDED = BEHIND | LIVE | 15
 """The answer to END when there is no session any more: behind its will, on the same path."""
 
-TAKE, REST, DONE, MERGE, END = 1, 2, 3, 4, 5
-"""Requests; there are parts of TAKE, REST and MERGE. MERGE: the taker has a newer session of this
-client (`merge`); END: the client begins a new one, so this one ends, with its will."""
+TAKE, MERGE, DONE, END = 1, 2, 3, 4
+"""Requests; there are parts of TAKE and MERGE. MERGE: the taker has a newer session of this client,
+or a newer copy of this one (`merge`); END: the client begins a new one, so this one ends, with its
+will."""
 NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 """Answers. FOREIGN: the session is another user's."""
 
@@ -65,20 +62,3 @@ def decode_takeover(body: bytes) -> tuple[int, int, str, bytes]:
     if end > len(body):
         raise MalformedPacket("message about a session is truncated")
     return what, stamp, name, body[end:]
-
-
-def encode_rest(seen: Vector, batches: Iterable[bytes] = ()) -> bytes:
-    """Encode the rest of a session: the numbers up to which that is all (`seen`), and the messages
-    that came to it (`batches`)."""
-    vector = encode_evaluated(seen)
-    return b"".join((len(vector).to_bytes(4, "big"), vector, *batches))
-
-
-def decode_rest(data: bytes, now: float) -> tuple[Vector, bytes]:
-    """Decode the same: the numbers, and the batches. `now`: s.
-
-    Raises:
-        MalformedPacket: the numbers cannot be read.
-    """
-    end = 4 + int.from_bytes(data[:4], "big")
-    return decode_evaluated(data[4:end], now), data[end:]

@@ -34,6 +34,7 @@ class Session:
     """A session that gets messages."""
 
     recorder = None
+    held = False
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, Any] = {}

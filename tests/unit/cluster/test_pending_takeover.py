@@ -3,6 +3,8 @@ session_head.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,19 +15,22 @@ from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, CLIEN
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
+from mqttree.broker.cluster.sessions.merge import SETTLE_S
+from mqttree.broker.cluster.sessions.pending_merge import State as MergeState
 from mqttree.broker.cluster.sessions.pending_takeover import State
 from mqttree.broker.cluster.sessions.session_head import READ_WORK
 from mqttree.broker.cluster.sessions.session_parts import WHERE
-from mqttree.broker.cluster.sessions.session_restoration import SessionRestoration
-from mqttree.broker.cluster.sessions.session_state import WAITING, Item, SessionState
-from mqttree.broker.cluster.sessions.takeover import SETTLE_S
+from mqttree.broker.cluster.sessions.session_state import (
+    WAITING,
+    Item,
+    SessionState,
+    put_off_queue,
+)
 from mqttree.broker.cluster.sessions.takeover_messages import (
     ENDED,
-    MOVED,
-    REST,
+    MERGE,
     SESSION_ANSWER,
     SESSION_PART,
-    SESSION_REQUEST,
     TAKE,
     encode_takeover,
 )
@@ -46,6 +51,7 @@ filters = st.lists(
     unique=True,
 )
 STAMP = 5 << 16
+ELSEWHERE = origin_key(bid(77), 1)
 
 
 ONE_AT_A_TIME = Limits(filters_at_once=1, session_read=1, turn_work=READ_WORK)
@@ -55,8 +61,9 @@ ONE_AT_A_TIME = Limits(filters_at_once=1, session_read=1, turn_work=READ_WORK)
 class Taking:
     """A neighbour has the session of `k`, who connects here."""
 
-    def __init__(self, state: SessionState | None) -> None:
+    def __init__(self, state: Callable[[], SessionState] | None) -> None:
         """`state`: what the neighbour sends, None: it says nothing."""
+        self.state = state
         self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
@@ -72,9 +79,18 @@ class Taking:
         )
         self.pull = self.world.node.cluster.takeover._pending["k"]
         self.steps = 0
-        if state is not None:
-            data = encode_head(state, self.world.now)
-            self.say(SESSION_PART, TAKE, WHERE.pack(1, len(data), 0) + data)
+        self.give(1)
+
+    def give(self, number: int) -> None:
+        """The session comes, without its queue."""
+        if self.state is not None:
+            state = self.state()
+            put_off_queue(state)
+            self.send(TAKE, number, state)
+
+    def send(self, what: int, number: int, state: SessionState) -> None:
+        data = encode_head(state, self.world.now)
+        self.say(SESSION_PART, what, WHERE.pack(number, len(data), 0) + data)
 
     def say(self, kind: int, what: int, rest: bytes = b"") -> None:
         self.neighbour.send(routed(kind, encode_takeover(what, self.pull.stamp, "k", rest)))
@@ -93,15 +109,17 @@ class Taking:
 
     def finish_without_client(self) -> None:
         """Let it come to an end."""
-        while self.pull.state is not State.CLOSING:
+        while self.pull.state is not State.OVER:
             self.step()
             assert self.steps < 1000
-            if self.pull.state is State.SETTLING:
-                self.world.advance(SETTLE_S)
-            if self.pull.state is State.RESTING:
-                rest = bytes(4)  # nothing came to the holder meanwhile
-                where = WHERE.pack(2, len(rest), 0)
-                self.say(SESSION_PART, REST, where + rest)
+        (merge,) = self.world.node.cluster.session_merge._merges.values()
+        while merge.state is not MergeState.ASKING:
+            self.world.advance(SETTLE_S)
+            assert self.world.now < merge.began + 20.0
+        assert self.state is not None
+        self.send(MERGE, 9, self.state())
+        for _ in range(300):
+            self.step()
         self.say(SESSION_ANSWER, ENDED)
         for _ in range(100):
             self.step()
@@ -120,7 +138,7 @@ def state_of(among: list[str], waiting: int) -> SessionState:
     )
     shared = [topic_filter for topic_filter in among if topic_filter.startswith("$share/")]
     for number in range(waiting):
-        one = Message(b"a", b"w%d" % number, 1, False, b"", None, None)
+        one = Message(b"a", b"w%d" % number, 1, False, b"", None, None).named(ELSEWHERE, number + 1)
         state.items.append(
             Item(WAITING, 0, 1, False, b"", one, shared[0] if shared and number % 3 == 1 else None)
         )
@@ -133,7 +151,7 @@ def test_nothing_is_missed_or_comes_twice(
 ) -> None:
     """Whenever messages come: before a filter of theirs stands, after it, or when all do; each once
     and in order."""
-    taking = Taking(state_of(among, waiting))
+    taking = Taking(lambda: state_of(among, waiting))
     number, expected = 0, [b"w%d" % n for n in range(waiting)]
     for some in arriving:
         for topic in some:
@@ -163,7 +181,7 @@ def subscribed(world: World) -> int:
 
 def half_taken() -> Taking:
     """A session with three messages, not all of whose subscriptions are there yet."""
-    taking = Taking(state_of(AMONG, 3))
+    taking = Taking(lambda: state_of(AMONG, 3))
     while taking.pull.state is not State.READING or subscribed(taking.world) < 20:
         taking.step()
     return taking
@@ -171,7 +189,7 @@ def half_taken() -> Taking:
 
 def test_a_message_that_an_origin_sends_late_comes_once() -> None:
     """It is in the log, and waits for its turn, as the session is complete."""
-    taking = Taking(state_of(["a"], 0))
+    taking = Taking(lambda: state_of(["a"], 0))
     cluster = taking.world.node.cluster
     key = origin_key(FAR, 1)
     feed = cluster.origins.vector[key].feed
@@ -236,27 +254,11 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
     taking.pull, taking.client = taking.world.node.cluster.takeover._pending["k"], again
-    data = encode_head(state_of(AMONG, 3), taking.world.now)
-    taking.say(SESSION_PART, TAKE, WHERE.pack(2, len(data), 0) + data)
+    taking.give(2)
     assert taking.finish() == [b"w0", b"w1", b"w2"]
     taking.world.advance(1.0)
     assert set(taking.world.session("k").subscriptions) == set(AMONG)
     assert subscribed(taking.world) == len(AMONG)
-
-
-def test_a_session_that_moved_while_origins_send_what_it_lacks_is_asked_for_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(SessionRestoration, "fetching", lambda *_: (True, True))
-    taking = half_taken()
-    while taking.pull.state is not State.RESTING:
-        taking.step()
-        if taking.pull.state is State.SETTLING:
-            taking.world.advance(SETTLE_S)
-    taking.say(SESSION_PART, REST, WHERE.pack(2, 4, 0) + bytes(4))
-    taking.neighbour.take()
-    taking.say(SESSION_ANSWER, MOVED, bid(101))
-    assert [body[0] for body in taking.neighbour.routed(SESSION_REQUEST)] == [TAKE]
 
 
 def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:

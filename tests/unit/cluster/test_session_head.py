@@ -20,7 +20,6 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
 from mqttree.broker.cluster.sessions.image import Image
 from mqttree.broker.cluster.sessions.message_vectors import (
-    behind_start,
     need_of,
     offered,
     ranges_of,
@@ -49,6 +48,7 @@ from mqttree.broker.cluster.sessions.session_state import (
     WAITING,
     Item,
     SessionState,
+    behind_start,
     restoring,
     state_of,
     subscriptions_of,

@@ -28,7 +28,7 @@ def test_put_together_whatever_is_lost_or_repeated() -> None:
     now, added = 0.0, Added.MORE
     for _ in range(1000):
         now += rng.choice((0.1, RESEND_PAUSE))
-        for part in list(split(data, 7, parts.position, sending.due(1, parts.position, now))):
+        for part in list(split(data, 7, parts.position, sending.due(parts.position, now))):
             if rng.random() < 0.8:
                 added = parts.add(part)
             if added is not Added.WHOLE and rng.random() < 0.2:
@@ -72,25 +72,23 @@ def test_parts_queued_on_a_slow_link_are_not_sent_again_every_second() -> None:
     """Nothing comes for a minute, and it is asked for four times a second: some parts more, not
     sixty windows."""
     sending = Sending()
-    sent = sum(sending.due(1, 0, now / 4) for now in range(240))
+    sent = sum(sending.due(0, now / 4) for now in range(240))
     assert WINDOW < sent < WINDOW + 8
 
 
 def test_nothing_is_sent_again_while_parts_arrive() -> None:
     """A part takes 0.9 s."""
     sending = Sending()
-    sent = sum(
-        sending.due(1, int(now / 3.6) * PART_SIZE, now / 4) for now in range(int(3.6 * WINDOW))
-    )
+    sent = sum(sending.due(int(now / 3.6) * PART_SIZE, now / 4) for now in range(int(3.6 * WINDOW)))
     assert sent == WINDOW
 
 
 @pytest.mark.parametrize("refused", [0, 1, 5])
 def test_a_part_that_a_link_refused_is_sent_with_the_next_request(refused: int) -> None:
     sending = Sending()
-    assert sending.due(1, 0, 0.0) == WINDOW
+    assert sending.due(0, 0.0) == WINDOW
     sending.refused(refused * PART_SIZE)
     for part in range(refused):  # these are on their way
-        assert not sending.due(1, part * PART_SIZE, 0.25)
-    assert sending.due(1, refused * PART_SIZE, 0.5) == WINDOW
-    assert not sending.due(1, refused * PART_SIZE, 0.75)
+        assert not sending.due(part * PART_SIZE, 0.25)
+    assert sending.due(refused * PART_SIZE, 0.5) == WINDOW
+    assert not sending.due(refused * PART_SIZE, 0.75)

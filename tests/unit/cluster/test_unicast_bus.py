@@ -19,22 +19,17 @@ from mqttree.broker.cluster.directory.questions import (
     encode_answer,
 )
 from mqttree.broker.cluster.link.control_records import ROUTED
-from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
-    MOVED,
-    REST,
     SESSION_ANSWER,
     SESSION_PART,
     SESSION_REQUEST,
-    TAKE,
     decode_takeover,
-    encode_takeover,
 )
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.limits import Limits
 from mqttree.broker.wire import Property
 from mqttree.routing.listing import NEIGHBOUR, UP
-from tests.kit.link_harness import OWN, Neighbour, bid, lone, ping, routed
+from tests.kit.link_harness import Neighbour, bid, lone, ping, routed
 from tests.kit.node_harness import World
 
 FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
@@ -131,29 +126,6 @@ def asked(neighbour: Neighbour) -> list[tuple[int, bytes]]:
     """What the node answered about sessions: (answer, rest)."""
     found = [decode_takeover(body) for body in neighbour.routed(SESSION_ANSWER)]
     return [(what, rest) for what, _, _, rest in found]
-
-
-def test_a_taker_starts_again_when_the_encoding_is_gone() -> None:
-    """The holder was started again, or had no room: what came since the taker got its state is not
-    in what is encoded now."""
-    world = lone()
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    known(world, neighbour)
-    client = world.connect("k", properties=FOREVER)
-    client.subscribe("a", qos=1)
-    client.vanish()
-    stamp = world.session("k").stamp + 1
-    neighbour.take()
-    neighbour.send(routed(SESSION_REQUEST, encode_takeover(TAKE, stamp, "k", bytes(12))))
-    world.node.cluster.handover.ended("k")
-    world.connect("p").publish("a", b"between", 1)
-    neighbour.take()
-    neighbour.send(routed(SESSION_REQUEST, encode_takeover(REST, stamp, "k", bytes(12))))
-    assert asked(neighbour) == [(MOVED, OWN)]
-    neighbour.send(routed(SESSION_REQUEST, encode_takeover(TAKE, stamp, "k", bytes(12))))
-    parts = neighbour.routed(SESSION_PART)
-    assert b"between" in b"".join(decode_takeover(part)[3][WHERE.size :] for part in parts)
 
 
 def test_messages_to_one_broker_do_not_fill_the_memory() -> None:

@@ -22,6 +22,7 @@ from mqttree.broker.cluster.sessions.records import (
 from mqttree.broker.cluster.sessions.session_parts import WHERE
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
+    MERGE,
     NOTHING,
     SESSION_ANSWER,
     SESSION_PART,
@@ -115,9 +116,15 @@ def test_a_session_is_sent_when_the_messages_of_a_large_image_are_known() -> Non
     assert not taker.routed(SESSION_PART)
     world.advance(0.05)
     (part,) = taker.routed(SESSION_PART)
-    head = decode_takeover(part)[3][WHERE.size :]
-    names = [item.message.name for item in decode_head(head, world.now).items]
-    assert names == [(key, count - 1), (key, count)]
+    head = decode_head(decode_takeover(part)[3][WHERE.size :], world.now)
+    assert not head.items
+    assert head.lacking == {key: [(count - 1, count)]}
+    rest = bytes(4) + ANONYMOUS + (4 << 16).to_bytes(8, "big")
+    request = encode_takeover(MERGE, 5 << 16, "k", rest)
+    taker.send(routed(SESSION_REQUEST, request, sender=bid(2)))
+    (part,) = taker.routed(SESSION_PART)
+    head = decode_head(decode_takeover(part)[3][WHERE.size :], world.now)
+    assert [item.message.name for item in head.items] == [(key, count - 1), (key, count)]
 
 
 @pytest.mark.parametrize(("linked", "answer"), [(True, COMING), (False, NOTHING)])
