@@ -35,11 +35,10 @@ Protocols of `mqttree.broker.cluster.ports` alone.
 
 States, in short:
 
-    takeover  ASKING -> READING -> [SETTLING] -> [RESTING] -> CLOSING
-              -> OVER; another broker has it (MOVED): ASKING again; OVER from every state when the
-              client leaves, the holder has no session, or has a newer one
-    handover  HERE -(TAKE or MERGE)-> ENCODING -> ENCODED -(REST)-> COMPLETE -(DONE)-> GIVEN, for
-              some seconds; GIVEN also from every state before; HERE again when the client comes
-              back or the taker stops asking
+    takeover  ASKING -> READING -> OVER; another broker has it (MOVED): ASKING again; OVER from
+              every state when the client leaves, the holder has no session, or has a newer one
+    handover  HERE -(TAKE or MERGE)-> ENCODING -> ENCODED -(DONE)-> GIVEN, for some seconds; GIVEN
+              also from every state before; HERE again when the client comes back or the taker stops
+              asking
     merge     WANTED -> ASKING -> READING -> CLOSING -> OVER
 """
