@@ -16,6 +16,7 @@ from tests.sim.outages import run_outage
 from tests.sim.test_federation import Event, kill, part, start
 from tests.sim.test_log_tail import ROUTINGS, Away, lonely, played
 from tests.sim.test_merge import kept_row
+from tests.sim.world import World
 
 EVENTS: dict[str, tuple[int, float, list[Event]]] = {
     "both are killed, and the publisher's is started first": (
@@ -143,6 +144,13 @@ ONCE_BAD = {
 def test_outages_that_once_broke_a_promise_keep_it(seed: int) -> None:
     result = run_outage(seed)
     assert not result.violations, result.violations[:5]
+
+
+def test_brokers_with_standbys_die_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session was adopted, and its client had left the standby again as that died. The first
+    broker, which comes back, has the older session then, and merges the adopted copy."""
+    monkeypatch.setattr(World, "replicas", 1)
+    assert run_outage(220037).violations == []
 
 
 def test_drawn_outages_keep_all_promises() -> None:

@@ -570,7 +570,9 @@ class SessionMerge:
             self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:
-                session.absorb(Absorbed(merge.holder, merge.copy, merge.stamp), *state.absorbed)
+                # An adopted session is older than the one that its broker may come back with.
+                mine = [Absorbed(merge.holder, merge.copy, merge.stamp)]
+                session.absorb(*(mine if merge.copy < merge.stamp else ()), *state.absorbed)
                 adopted = merge.copy + 1 in (session.stamp, session.former_stamp)
                 self._queues.absorb(session, state, merged, adopted=adopted)
                 if merge.need is not None:
