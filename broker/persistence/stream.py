@@ -155,7 +155,8 @@ class Stream:
         # By broker id: when it was last given up as too slow; until when it counts as slow; until
         # when it is not chosen.
         self._given_up: dict[bytes, float] = {}
-        self._silence = SILENCE_S
+        # The silence (s) after which the next one is given up, within SLOW_WITHIN_S of the last.
+        self._longer = SILENCE_S
         self._slow: dict[bytes, float] = {}
         self._resting: dict[bytes, float] = {}
         cluster.images.stream = self
@@ -342,8 +343,8 @@ class Stream:
         now = self._node.now
         self._node.log("info", f"the standby {target.link.title} {why}: another one is looked for")
         if slow:
-            often = any(now - at < SLOW_WITHIN_S for at in self._given_up.values())
-            self._silence = min(2 * self._silence, MAX_SILENCE_S) if often else SILENCE_S
+            longer = min(2 * self._longer, MAX_SILENCE_S)
+            self._longer = longer if self._has_given_up() else SILENCE_S
             again = now - self._given_up.get(target.broker_id, -NEVER) < SLOW_WITHIN_S
             self._given_up[target.broker_id] = now
             self._slow[target.broker_id] = now + (SLOW_S if again else REST_S)
@@ -361,6 +362,15 @@ class Stream:
         self._on(Input.STANDBY_LOST if lost else Input.COMING_LOST)
         self._weigh()
         self._frames.standby_has()
+
+    def _has_given_up(self) -> bool:
+        """Whether another standby was given up as too slow less than SLOW_WITHIN_S ago."""
+        return any(self._node.now - at < SLOW_WITHIN_S for at in self._given_up.values())
+
+    @property
+    def _silence(self) -> float:
+        """How long (s) a standby may be silent until it is given up."""
+        return self._longer if self._has_given_up() else SILENCE_S
 
     def begin_anew(self) -> None:
         """Send the standby the whole state once more, soon."""
