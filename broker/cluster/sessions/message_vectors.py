@@ -80,11 +80,6 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
     return {key: merge(pairs) for key, pairs in numbers.items()}
 
 
-def whole(*sets: Mapping[bytes, Ranges]) -> dict[bytes, int]:
-    """Return for each origin the number up to which `sets` together have all."""
-    return {key: ranges[0][1] for key, ranges in union(*sets).items() if ranges[0][0] == 1}
-
-
 def union(*sets: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:
     """Return the numbers that are in any of `sets`, by origin."""
     found: dict[bytes, Ranges] = {}

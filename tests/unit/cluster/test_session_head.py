@@ -24,7 +24,6 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     offered,
     ranges_of,
     vector_of,
-    whole,
     without,
 )
 from mqttree.broker.cluster.sessions.records import (
@@ -439,14 +438,6 @@ def test_all_that_was_published_before_a_subscription_is_needed(
     }
     # Of an earlier incarnation of this broker nothing comes any more.
     assert need_of([{KEYS[0]: LAST}]) == {}
-
-
-@given(vectors, vectors)
-def test_a_prefix_without_gaps_is_found(one: Vector, other: Vector) -> None:
-    has = numbers(one, False) | numbers(other, False)
-    for key, top in whole(ranges_of(one), ranges_of(other)).items():
-        assert (key, top + 1) not in has
-        assert {(key, n) for n in range(1, top + 1)} <= has
 
 
 @given(vectors, tops)
