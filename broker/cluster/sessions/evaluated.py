@@ -268,9 +268,9 @@ class Evaluated:
     def had(self, session: Session, seen: Vector, key: bytes, number: int, topic: bytes) -> bool:
         """Whether a `session` has had the message with number `number` of the origin `key`, of this
         `topic`. `seen`: what was evaluated for it, besides what is recorded."""
-        record, window = self._records.get(session, UNKNOWN), seen.get(key)
         if self.was_given(session, key, number, topic):
             return True
+        record, window = self._records.get(session, UNKNOWN), seen.get(key)
         elsewhere = record.has(key, number)
         if not elsewhere and (window is None or window.missing(number)):
             return False

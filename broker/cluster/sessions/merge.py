@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
+    from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.cluster.sessions.handover import Handover
@@ -249,10 +250,14 @@ class SessionMerge:
     def _known(self, merge: Merge, now: float) -> None:
         """Note that all brokers know the filters of a session here: messages that are published
         from now on come here."""
-        start = self._starts.begin()
-        merge.need = need_of(() if start is None else (start.tops,))
+        merge.need = self._published()
         merge.ask_at = now + (SETTLE_S if self._comes(merge) else 0.0)
         self._go_on(merge.ask_at)
+
+    def _published(self) -> Vector:
+        """Return what has been published before a subscription that begins now."""
+        start = self._starts.begin()
+        return need_of(() if start is None else (start.tops,))
 
     def _hold(self, session: Session, now: float) -> None:
         if session not in self._held:
@@ -323,10 +328,8 @@ class SessionMerge:
         session = self._node.sessions.get(merge.client_id)
         if session is not None and session.stamp:
             if merge.rest and session.stamp == merge.stamp:
-                if merge.need is None:
-                    start = self._starts.begin()
-                    merge.need = need_of(() if start is None else (start.tops,))
-                self._queues.give_up_copy(session, merge.need)
+                need = self._published() if merge.need is None else merge.need
+                self._queues.give_up_copy(session, need)
             for broker_id, entry in entries_of(self._database, merge.client_id):
                 # The client has been there since, and has another session there now.
                 if broker_id == merge.holder and entry.stamp != merge.copy:
@@ -576,7 +579,9 @@ class SessionMerge:
                 adopted = merge.copy + 1 in (session.stamp, session.former_stamp)
                 self._queues.absorb(session, state, merged, adopted=adopted)
                 if merge.need is not None:
-                    self._queues.fetch(session, merge.need, state.seen.keys(), state.seen)
+                    known = merge.need.keys() & state.seen.keys()
+                    need = {key: merge.need[key] for key in known}
+                    self._queues.fetch(session, need, state.seen)
             self._step(merge, Input.DECODED, now)
 
     def _tell_done(self, merge: Merge, now: float) -> None:

@@ -11,7 +11,6 @@ delivered.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.sequence_set import Ranges, intersect, subtract
@@ -152,19 +151,16 @@ class QueueMerge:
         evaluated for it: there is no copy that has it."""
         self._have_sent(session, self._evaluated.lacking(session))
         self._evaluated.lack(session, {})
-        self.fetch(session, need, need.keys(), {})
+        self.fetch(session, need, {})
 
     def _have_sent(self, session: Session, lost: dict[bytes, Ranges]) -> None:
         self._evaluated.lose(session, lost)
         for key, ranges in lost.items():
             self._gap_recovery.fetch(session, key, ranges)
 
-    def fetch(
-        self, session: Session, need: Vector, origins: Collection[bytes], there: Vector
-    ) -> None:
-        """Give a `session` that has come from another broker what it needs (`need`) of `origins`,
-        and what was evaluated neither there (`there`) nor here: from the log, or from them."""
-        need = {key: need[key] for key in need.keys() & set(origins)}
+    def fetch(self, session: Session, need: Vector, there: Vector) -> None:
+        """Give a `session` that has come from another broker what it needs (`need`), and what was
+        evaluated neither there (`there`) nor here: from the log, or from its origins."""
         missing = without(ranges_of(need), ranges_of(there), self._evaluated.position(session))
         for key, ranges in missing.items():
             self._gap_recovery.fetch(session, key, ranges)
