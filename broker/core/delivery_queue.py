@@ -219,6 +219,7 @@ class DeliveryQueue:
         "next_packet_id",
         "node",
         "outbox",
+        "paused",
         "queue",
         "queued_bytes",
         "receive_maximum",
@@ -250,8 +251,10 @@ class DeliveryQueue:
         self.next_packet_id = 0
         # Of the client, or of this broker for a client of 3.1.1: most messages in flight.
         self.window = self.receive_maximum = node.limits.max_inflight
-        # Older messages for the client are on their way from another broker: none is sent.
+        # It has just come from another broker, and its older messages are on their way: none is
+        # sent.
         self.held = False
+        self.paused = False  # no message at QoS 1 and 2 is sent, for this or another reason
         self.maximum_packet_size = MAX_PACKET_SIZE
         self.limited = False  # announced a maximum packet size: every packet is measured
         self.aliases: TopicAliases | None = None  # of this connection
@@ -262,16 +265,21 @@ class DeliveryQueue:
     def open_window(self, most: int) -> None:
         """Have at most so many messages in flight from now on, or none while they are held."""
         self.window = most
-        self.receive_maximum = 0 if self.held else most
+        self.receive_maximum = 0 if self.paused else most
+
+    def pause(self) -> None:
+        """Queue messages at QoS 1 and 2, and repeat none, until `release`."""
+        self.paused, self.receive_maximum = True, 0
 
     def hold(self) -> None:
-        """Queue messages at QoS 1 and 2, and repeat none, until `release`: older ones are to
-        come."""
-        self.held, self.receive_maximum = True, 0
+        """Pause: older messages are to come."""
+        self.held = True
+        self.pause()
 
     def release(self) -> None:
         """Send what was held."""
-        self.held, self.receive_maximum = False, self.window
+        self.held = self.paused = False
+        self.receive_maximum = self.window
         if self.conn is not None:
             self.fill_window()
 

@@ -341,8 +341,9 @@ class Succession:
         return world.violations
 
     def _check_split(self, client: Refugee) -> None:
-        """Nothing is lost, and QoS 2 comes twice only if it was not settled when a split began and
-        its client has crossed since, or if its publisher has, and it was not answered."""
+        """Nothing is lost, and QoS 2 comes twice only if it was published before a split began, not
+        settled then, and its client has crossed since; if its publisher has, and it was not
+        answered; or if its client has come back to an older session."""
         if not client.interests:
             self.world.violation("session", f"{client.name} has no subscription")
             return
@@ -371,10 +372,12 @@ class Succession:
     def _may_repeat(self, client: Refugee, sent: Sent) -> bool:
         publisher = sent.client
         assert isinstance(publisher, Refugee)
-        if sent.will:  # both sides may publish it
+        came_back = client.session != 1 and len(client.crossings) > 1
+        if sent.will or came_back:  # both sides may publish a will
             return True
         for began in self.splits:
-            unsettled = client.answered.get(sent.number, inf) > began - SETTLING_S
+            answered = client.answered.get(sent.number, inf)
+            unsettled = sent.at <= began + SETTLING_S and answered > began - SETTLING_S
             unanswered = sent.acked is None or sent.acked > began
             if unsettled and any(began <= at for at in client.crossings):
                 return True

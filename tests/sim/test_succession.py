@@ -18,6 +18,7 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.cluster.sessions.merge import SessionMerge
+from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.custody import Custody
 from mqttree.broker.cluster.sharing.deputies import Deputies
@@ -171,6 +172,26 @@ def puts_nothing_in_order(patch: Mutant) -> None:
     patch.setattr(merge, "put_in_order", lambda session: None)
 
 
+def pauses_nothing(patch: Mutant) -> None:
+    """As a split ends a client is sent what it has had on the other side."""
+    patch.setattr(SessionMerge, "_pause", lambda self, session, until: None)
+
+
+def pauses_for_the_owner_alone(patch: Mutant) -> None:
+    """The same, if other brokers can be reached again ahead of its former one."""
+    patch.setattr(SessionMerge, "_pause_others", lambda self, now: None)
+
+
+def takes_nothing_back(patch: Mutant) -> None:
+    """What an older session has had stays in the queue."""
+    patch.setattr(QueueMerge, "_take_back", lambda *arguments, twin: set())
+
+
+def forgets_who_was_cut_off(patch: Mutant) -> None:
+    """A session that came from a standby is not merged with that of its owner."""
+    patch.setattr(SessionMerge, "way_lost", lambda self, broker_id: None)
+
+
 def fetches_nothing(patch: Mutant) -> None:
     """A session that moves is not given what its image lacks."""
     patch.setattr(GapRecovery, "fetch", lambda self, session, key, ranges: None)
@@ -196,6 +217,10 @@ MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (sends_unrecorded, "lags", 5),
     (tells_links_early, "lags", 15),
     (forgets_what_was_had, "splits", 0),
+    (pauses_nothing, "splits", 500015),
+    (pauses_for_the_owner_alone, "splits", 500106),
+    (takes_nothing_back, "splits", 500015),
+    (forgets_who_was_cut_off, "splits", 500015),
     (lacks_nothing, "aimed", 2),
     (holds_nothing, "aimed", 3),
     (puts_nothing_in_order, "aimed", 3),

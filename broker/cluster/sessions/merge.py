@@ -108,9 +108,9 @@ FIRST_S = 1.0
 """s for which the queues of sessions that have come from other brokers wait for clients whose
 sessions are still to come."""
 FETCH_S, AWAY_S = 3.0, 0.3
-"""s for which a session is held at most for messages that its origins have yet to send, as one that
-hangs is noticed in less; and while none of these can be reached. What comes later is out of
-order."""
+"""s for which a session is held at most for messages that its origins have yet to send, or for an
+older session at a broker that was cut off, as one that hangs is noticed in less; and while none of
+these can be reached. What comes later is out of order, or twice."""
 ANSWERS = {
     NOTHING: Input.NOTHING,
     MOVED: Input.NOTHING,
@@ -119,6 +119,18 @@ ANSWERS = {
 }
 """The input that a holder's answer is for its merge. Other answers change nothing: the holder is
 asked again."""
+
+
+class Lost:
+    """A broker that cannot be reached."""
+
+    __slots__ = ("boot", "clients")
+
+    def __init__(self, boot: int) -> None:
+        """`boot`: its boot number."""
+        self.boot = boot
+        self.clients: set[str] = set()
+        """Of which it has older sessions than there are here."""
 
 
 class SessionMerge:
@@ -168,9 +180,12 @@ class SessionMerge:
         self._held: dict[Session, float] = {}
         # Of these, those whose clients wait for CONNACK, and what lets them in.
         self._waiting: dict[Session, Callable[[float], None]] = {}
+        # Brokers that cannot be reached, with their boot numbers.
+        self._lost: dict[bytes, Lost] = {}
         self._merges: dict[tuple[str, bytes], Merge] = {}
         # By client, those of copies whose queues follow.
         self._rests: dict[str, Merge] = {}
+        self._apart_until = 0.0  # s
         self._timer: Timer | None = None
         self._turn_at = 0.0  # s, when it fires
         self._actions: dict[Action, Callable[[Merge, float], None]] = {
@@ -203,13 +218,31 @@ class SessionMerge:
             session.stamp,
             self._own,
         )
-        if mine and older and (session.client_id, broker_id) not in self._merges:
-            # Merged already, before its broker, or this one, was killed.
-            merged = (a.by for a in session.absorbed if a[:2] == (broker_id, entry.stamp))
-            by = next(merged, None)
+        if not (mine and older):
+            return
+        merge = self._merges.get((session.client_id, broker_id))
+        # Merged already, before its broker, or this one, was killed.
+        merged = (a.by for a in session.absorbed if a[:2] == (broker_id, entry.stamp))
+        by, now = next(merged, None), self._node.now
+        if (lost := self._lost.get(broker_id)) is not None:
+            lost.clients.add(session.client_id)
+            if not self._posted.lives(broker_id):
+                if by is not None:
+                    return
+            elif lost.boot == self._database.boot(broker_id):
+                # It has served it meanwhile: what its standby had of it is not all.
+                if entry.created == session.created:
+                    by = None
+                if by is None and (merge is None or merge.state is not State.CLOSING):
+                    self._pause(session, now + FETCH_S)
+        if merge is None:
             state, stamp = (State.WANTED, session.stamp) if by is None else (State.CLOSING, by)
-            now = self._node.now
             self._add(Merge(session.client_id, broker_id, entry.stamp, stamp, state, now))
+
+    def _pause(self, session: Session, until: float) -> None:
+        """Have a `session` wait until an older one has come, until (s) at most."""
+        self._held[session] = max(self._held.get(session, 0.0), until)
+        session.pause()
 
     def look(self, session: Session) -> None:
         """Begin to merge the older sessions of a client, also those at brokers that are away or
@@ -230,8 +263,7 @@ class SessionMerge:
                 holder = broker_id  # its standby has answered for it
         if (old := self._merges.get((client_id, holder))) is not None:
             self._step(old, Input.WITHDRAWN, now)
-        merge = Merge(client_id, holder, copy, session.stamp, State.WANTED, now, rest=True)
-        merge.asked = asked
+        merge = Merge(client_id, holder, copy, session.stamp, State.WANTED, now, rest=asked)
         self._rests[client_id] = merge
         self._hold(session, now)
         if waits := self._comes(merge):
@@ -358,12 +390,31 @@ class SessionMerge:
 
     # ---------------------------------------------------------------- asking
 
+    def way_lost(self, broker_id: bytes) -> None:
+        """Note that a broker cannot be reached any more."""
+        self._lost[broker_id] = Lost(self._database.boot(broker_id))
+
     def way_changed(self, broker_id: bytes) -> None:
         """Ask a broker at once that can be reached again."""
+        lost = self._lost.pop(broker_id, None)
+        if lost is not None and lost.boot == self._database.boot(broker_id):
+            self._pause_others(self._node.now)
         for merge in self._merges.values():
             if merge.holder == broker_id:
                 merge.ask_at, merge.pause = self._node.now, RETRY
         self._go_on(self._node.now)
+
+    def _pause_others(self, now: float) -> None:
+        """Pause the sessions whose former brokers are still to be reached, as one has been that was
+        cut off: what was published beside them may come before these."""
+        self._apart_until = now + AWAY_S
+        for lost in self._lost.values():
+            for client_id in list(lost.clients):
+                session = self._node.sessions.get(client_id)
+                if session is None or not session.stamp:
+                    lost.clients.discard(client_id)
+                else:
+                    self._pause(session, self._apart_until)
 
     def _turn(self, now: float) -> None:
         """Ask the holders whose time has come."""
@@ -400,6 +451,8 @@ class SessionMerge:
                 asked += 1
                 if merge.ask_at <= now:
                     self._proceed(merge, session, now)
+        if now < self._apart_until:
+            coming.update(*(lost.clients for lost in self._lost.values()))
         self._release(coming, now)
         if self._merges or self._held:
             self._go_on(now + (CHECK_INTERVAL if soon else IDLE_INTERVAL))
@@ -563,7 +616,7 @@ class SessionMerge:
             self._step(merge, Input.UNUSABLE, self._node.now)
             return
         merged = None
-        if not merge.rest:
+        if merge.rest != merge.asked:  # it has gone on behind what its standby had of it
             merged = MergedHistory(state)
             yield from merged.adding(state.subscriptions, self._limits.session_written)
         session, now = self._node.sessions.get(client_id), self._node.now
@@ -577,7 +630,8 @@ class SessionMerge:
                 mine = [Absorbed(merge.holder, merge.copy, merge.stamp)]
                 session.absorb(*(mine if merge.copy < merge.stamp else ()), *state.absorbed)
                 adopted = merge.copy + 1 in (session.stamp, session.former_stamp)
-                self._queues.absorb(session, state, merged, adopted=adopted)
+                copy = bool(merge.rest)
+                self._queues.absorb(session, state, merged, copy=copy, adopted=adopted)
                 if merge.need is not None:
                     known = merge.need.keys() & state.seen.keys()
                     need = {key: merge.need[key] for key in known}
@@ -587,7 +641,7 @@ class SessionMerge:
     def _tell_done(self, merge: Merge, now: float) -> None:
         """Have the holder forget the older session."""
         merge.pause = RETRY
-        merge.lsn, merge.rest = self._node.journal.due_lsn(), False
+        merge.lsn, merge.rest = self._node.journal.due_lsn(), b""
         self._ask(merge, now)
         self._go_on(now)
 

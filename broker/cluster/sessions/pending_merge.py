@@ -123,7 +123,7 @@ class Merge:
         state: State,
         now: float,
         *,
-        rest: bool = False,
+        rest: bytes = b"",
     ) -> None:
         """Begin to merge an older session.
 
@@ -134,14 +134,16 @@ class Merge:
             `stamp`: of the newer session when the older one was asked for.
             `state`: WANTED, or CLOSING if it has been merged.
             `now`: s.
-            `rest`: the newer one has come from there without its queue, which has yet to come.
+            `rest`: id of the broker from which the newer one has come without its queue, which has
+                yet to come; empty: it has not.
         """
         self.client_id = client_id
         self.holder = holder
         self.copy = copy
         self.stamp = stamp
         self.rest = rest
-        self.asked = holder  # the broker that is asked: its standby, if it cannot be reached
+        # The broker that is asked: the holder's standby, if that cannot be reached.
+        self.asked = rest or holder
         self.away = False  # that has said that it has none
         # With `rest`: what comes from elsewhere, as all brokers know of its subscriptions here now.
         self.need: Vector | None = None

@@ -32,7 +32,7 @@ from mqttree.broker.cluster.sessions.session_state import (
     behind_start,
 )
 from mqttree.broker.core.delivery_queue import Outgoing, Repeat
-from mqttree.broker.core.message import size_of
+from mqttree.broker.core.message import Name, size_of
 from mqttree.broker.core.route import Delivery
 from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
 from mqttree.broker.leg.session_pair import SESSION
@@ -77,12 +77,13 @@ class QueueMerge:
         merged: MergedHistory | None,
         there: Vector | None = None,
         *,
+        copy: bool = False,
         adopted: bool = False,
     ) -> None:
         """Add the queue of an older session `old` to the newer `session` of the same client.
-        `merged`: what the older one has had, by its subscriptions, None: they are those of the
-        newer one, which is a copy of it; `there`: what the newer one was offered at another broker,
-        if it has just come from there; `adopted`: the older one is the copy that this broker's
+        `merged`: what the older one has had, by its subscriptions, None: the newer one, a copy of
+        it, has had that, too; `there`: what the newer one was offered at another broker, if it has
+        just come from there; `copy`: it has come from there, without its queue; `adopted`: the older one is the copy that this broker's
         standby has adopted."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = self._evaluated.here()
@@ -94,6 +95,7 @@ class QueueMerge:
         if session.held:
             seen = evaluated.seen(session)
         history.note(session)
+        both = set() if merged is None else self._take_back(session, old, merged, twin=twin)
         kept: deque[Item] = deque()
         for item in reversed(waiting):
             name, topic = item.message.name, item.message.topic
@@ -101,24 +103,24 @@ class QueueMerge:
                 had = twin
             elif adopted and item.shared is not None:
                 had = evaluated.had_as_member(item.shared, name)
-            elif evaluated.lacks(session, *name):
+            elif name in both or evaluated.lacks(session, *name):
                 had = False
             else:
                 # What comes while it is held is in its queue, and found there twice
                 # (`put_in_order`).
-                had = (twin and merged is not None and name[0] not in here) or evaluated.had(
+                had = (twin and not copy and name[0] not in here) or evaluated.had(
                     session, seen, *name, topic
                 )
             if not had:
                 kept.appendleft(item)
                 if name is not None:
                     evaluated.give(session, *name)
-        owed = self._set_back(session, old, seen, merged)
-        self._find_lacking(session, old, copy=merged is None)
+        owed = self._set_back(session, old, seen, None if copy else merged)
+        self._find_lacking(session, old, twin=twin, copy=copy)
         evaluated.inherit(session, old)
         self._put(session, kept, twin=twin)
         self._offer_owed(session, owed, here)
-        if merged is None:
+        if copy:
             return
         node.counters.merged_uncertain += uncertain
         node.counters.sessions_merged += 1
@@ -130,7 +132,36 @@ class QueueMerge:
                 f"client {client}: {len(kept)} messages of its older session are added",
             )
 
-    def _find_lacking(self, session: Session, old: SessionState, *, copy: bool) -> None:
+    def _take_back(
+        self, session: Session, old: SessionState, merged: MergedHistory, *, twin: bool
+    ) -> set[Name]:
+        """Take what an older session has had, too, out of the queue of the newer `session`: it has
+        been delivered, or is in the older one's queue (`old`). Returns the names. `twin`: what that
+        one has sent goes on."""
+        flying = set() if twin else {i.message.name for i in old.items if i.place == IN_FLIGHT}
+        both: set[Name] = set()
+        kept: deque[Outgoing] = deque()
+        for waiting in session.queue:
+            name, ordinary = waiting.message.name, type(waiting) is Outgoing
+            if (
+                ordinary
+                and name is not None
+                and name not in flying
+                and merged.had(*name, waiting.message.topic)
+            ):
+                both.add(name)
+                session.queued_bytes -= size_of(waiting.message)
+            else:
+                kept.append(waiting)
+        if both:
+            session.queue = kept
+            if (recorder := session.recorder) is not None:
+                recorder.record_all()
+        return both
+
+    def _find_lacking(
+        self, session: Session, old: SessionState, *, twin: bool, copy: bool
+    ) -> None:
         """Note which messages that a `session` lacked have come from the queue of an older one
         (`old`). `copy`: it has lacked them since it came from there; what is not there was given
         up, or has to come from its origin, as the copy has not got it either."""
@@ -144,6 +175,9 @@ class QueueMerge:
             lost = without(lacking, there)
             lacking = without(lacking, without(there, old.lacking), lost)
             self._have_sent(session, lost)
+        elif twin and session.subscriptions.keys() == {each[0] for each in old.subscriptions}:
+            # It has had what matches these.
+            lacking = without(lacking, without(behind_start(old), old.lacking))
         evaluated.lack(session, lacking)
 
     def give_up_copy(self, session: Session, need: Vector) -> None:

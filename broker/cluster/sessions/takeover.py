@@ -241,7 +241,9 @@ class Takeover:
 
     def route_changed(self, event: RouteChanged) -> None:
         """Go on with sessions of a broker that can be reached again, or no longer."""
-        if event.via is not None:
+        if event.via is None:
+            self._merging.way_lost(event.broker_id)
+        else:
             self._merging.way_changed(event.broker_id)
         if event.via is not None and not self._posted.active:
             self._posted.begin()
