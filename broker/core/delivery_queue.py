@@ -67,6 +67,10 @@ class Repeat(Outgoing):
         self.packet_id = packet_id
 
 
+APART: Final = 1 << 15
+"""How far the packet identifiers of a session that goes on from a copy are from those of its broker,
+which may have sent more. One that goes on from an old disk takes half of that."""
+
 RELEASED: Final = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
 """Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now
 (MQTT-4.4.0-1)."""

@@ -33,7 +33,7 @@ from mqttree.broker.cluster.sessions.fence_messages import (
 )
 from mqttree.broker.cluster.sessions.session_entries import newest_stamp
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.delivery_queue import Outgoing
+from mqttree.broker.core.delivery_queue import APART, Outgoing
 from mqttree.broker.core.message import Name, size_of
 from mqttree.broker.wire.strings import shorten
 
@@ -399,6 +399,8 @@ class Fencing:
                 entry.void()
                 names.update((entry.key, entry.sequence + n) for n in range(entry.count))
         for session in self._node.sessions.values():
+            # Neither what the disk does not know to be in flight is met, nor what the standby sent.
+            session.next_packet_id = session.next_packet_id + APART // 2 & 0xFFFF
             incoming = set(former.incoming.get(session.client_id.encode(), ()))
             if last == LAST:
                 incoming |= session.incoming

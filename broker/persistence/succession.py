@@ -58,6 +58,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     TAKE,
 )
 from mqttree.broker.cluster.sharing.assignment_ledger import Ref, SequenceSet
+from mqttree.broker.core.delivery_queue import APART
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.core.wills import CLAIMS_S
@@ -78,9 +79,6 @@ if TYPE_CHECKING:
 PROMOTION_S = 0.1
 """s for which a broker cannot be reached before its standby takes its place: most repairs of the
 tree are shorter."""
-
-APART = 1 << 15
-"""How far the packet identifiers of a session that is given away are from those of its broker."""
 
 SETTLING_S = 1.0
 """s after a time in which this broker did not run, in which it promotes no image: it has yet to

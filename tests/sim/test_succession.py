@@ -78,7 +78,7 @@ def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, ki
     [("kills", seed) for seed in (2168, 2223, 3075, 3108)]
     + [("splits", 1058), ("aimed", 172), ("aimed", 160230), ("hangs", 160351)]
     + [("shared kills", seed) for seed in (17, 106, 130014, 130030)]
-    + [("shared lags", seed) for seed in (5004, 5066, 5086, 5138, 5262, 5403)],
+    + [("shared lags", seed) for seed in (5004, 5066, 5086, 5138, 5262, 5403, 5496)],
 )
 def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     """A client of MQTT 5 comes to its adopted session; to one that was offered more than the copy
