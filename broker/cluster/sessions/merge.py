@@ -36,6 +36,7 @@ leaves its entry, GONE, so that these do not come back.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from math import inf
 from typing import TYPE_CHECKING
 
 from mqttree.broker.cluster.delivery.subscription_start import starts_of
@@ -122,13 +123,15 @@ asked again."""
 
 
 class Lost:
-    """A broker that cannot be reached."""
+    """A broker that cannot be reached, or could not be until a moment ago."""
 
-    __slots__ = ("boot", "clients")
+    __slots__ = ("back", "boot", "clients")
 
     def __init__(self, boot: int) -> None:
         """`boot`: its boot number."""
         self.boot = boot
+        self.back = inf
+        """When it was reached again (s)."""
         self.clients: set[str] = set()
         """Of which it has older sessions than there are here."""
 
@@ -180,7 +183,6 @@ class SessionMerge:
         self._held: dict[Session, float] = {}
         # Of these, those whose clients wait for CONNACK, and what lets them in.
         self._waiting: dict[Session, Callable[[float], None]] = {}
-        # Brokers that cannot be reached, with their boot numbers.
         self._lost: dict[bytes, Lost] = {}
         self._merges: dict[tuple[str, bytes], Merge] = {}
         # By client, those of copies whose queues follow.
@@ -226,18 +228,28 @@ class SessionMerge:
         by, now = next(merged, None), self._node.now
         if (lost := self._lost.get(broker_id)) is not None:
             lost.clients.add(session.client_id)
-            if not self._posted.lives(broker_id):
-                if by is not None:
-                    return
-            elif lost.boot == self._database.boot(broker_id):
-                # It has served it meanwhile: what its standby had of it is not all.
-                if entry.created == session.created:
-                    by = None
-                if by is None and (merge is None or merge.state is not State.CLOSING):
-                    self._pause(session, now + FETCH_S)
+            if by is not None and not self._posted.lives(broker_id):
+                return
+        if self._went_on(broker_id):
+            if entry.created == session.created:
+                by = None
+            ended = merge is not None and merge.state is State.CLOSING and merge.asked == broker_id
+            if by is None and not ended:  # what has been merged is its standby's copy, if any
+                self._pause(session, now + FETCH_S)
         if merge is None:
             state, stamp = (State.WANTED, session.stamp) if by is None else (State.CLOSING, by)
             self._add(Merge(session.client_id, broker_id, entry.stamp, stamp, state, now))
+
+    def _went_on(self, broker_id: bytes) -> bool:
+        """Whether a broker that has just been reached again has served its sessions meanwhile: what
+        its standby had of them is not all."""
+        lost = self._lost.get(broker_id)
+        return (
+            lost is not None
+            and self._node.now < lost.back + FETCH_S
+            and lost.boot == self._database.boot(broker_id)
+            and self._posted.lives(broker_id)
+        )
 
     def _pause(self, session: Session, until: float) -> None:
         """Have a `session` wait until an older one has come, until (s) at most."""
@@ -364,7 +376,9 @@ class SessionMerge:
                 self._queues.give_up_copy(session, need)
             for broker_id, entry in entries_of(self._database, merge.client_id):
                 # The client has been there since, and has another session there now.
-                if broker_id == merge.holder and entry.stamp != merge.copy:
+                if broker_id == merge.holder and (
+                    entry.stamp != merge.copy or merge.asked != broker_id
+                ):
                     self.found(session, broker_id, entry)
         self._go_on(now)
 
@@ -392,13 +406,19 @@ class SessionMerge:
 
     def way_lost(self, broker_id: bytes) -> None:
         """Note that a broker cannot be reached any more."""
-        self._lost[broker_id] = Lost(self._database.boot(broker_id))
+        now, boot, known = self._node.now, self._database.boot(broker_id), self._lost
+        self._lost = {key: lost for key, lost in known.items() if now < lost.back + FETCH_S}
+        lost = self._lost.setdefault(broker_id, Lost(boot))
+        if lost.back < inf:  # it will be back: the tree is being repaired
+            lost.back, lost.boot = inf, boot
+            self._apart_until = now + AWAY_S
 
     def way_changed(self, broker_id: bytes) -> None:
         """Ask a broker at once that can be reached again."""
-        lost = self._lost.pop(broker_id, None)
-        if lost is not None and lost.boot == self._database.boot(broker_id):
-            self._pause_others(self._node.now)
+        if (lost := self._lost.get(broker_id)) is not None and lost.back == inf:
+            lost.back = self._node.now
+            if self._went_on(broker_id):
+                self._pause_others(lost.back)
         for merge in self._merges.values():
             if merge.holder == broker_id:
                 merge.ask_at, merge.pause = self._node.now, RETRY
@@ -409,7 +429,7 @@ class SessionMerge:
         cut off: what was published beside them may come before these."""
         self._apart_until = now + AWAY_S
         for lost in self._lost.values():
-            for client_id in list(lost.clients):
+            for client_id in list(lost.clients if lost.back == inf else ()):
                 session = self._node.sessions.get(client_id)
                 if session is None or not session.stamp:
                     lost.clients.discard(client_id)
@@ -441,6 +461,11 @@ class SessionMerge:
             elif (asks := self._asks(merge)) is not None:
                 soon = True
                 if asks != merge.asked:
+                    if merge.state is State.CLOSING and self._went_on(merge.holder):
+                        # It was its standby's copy that has been merged.
+                        coming.add(merge.client_id)
+                        self._drop(merge, now)
+                        continue
                     merge.asked, merge.ask_at, merge.pause = asks, now, RETRY
                     merge.away = False
                     merge.parts.clear()
@@ -459,9 +484,11 @@ class SessionMerge:
 
     def _asks(self, merge: Merge) -> bytes | None:
         """Return the broker that is to be asked for an older session; None: none can be. A copy
-        comes from where its head came from, also if its broker is back without it."""
+        comes from where its head came from, also if its broker is back without it, but not if that
+        has gone on with it."""
         asked = merge.asked
-        if merge.rest and not merge.away and (asked == self._own or self._posted.lives(asked)):
+        stays = merge.rest and not merge.away and not self._went_on(merge.holder)
+        if stays and (asked == self._own or self._posted.lives(asked)):
             return asked
         return self._posted.holder(merge.holder)
 
