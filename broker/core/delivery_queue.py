@@ -68,7 +68,7 @@ class Repeat(Outgoing):
 
 
 APART: Final = 1 << 15
-"""How far the packet identifiers of a session that goes on from a copy are from those of its broker,
+"""How far packet identifiers of a session that goes on from a copy are from those of its broker,
 which may have sent more. One that goes on from an old disk takes half of that."""
 
 RELEASED: Final = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")

@@ -159,9 +159,7 @@ class QueueMerge:
                 recorder.record_all()
         return both
 
-    def _find_lacking(
-        self, session: Session, old: SessionState, *, twin: bool, copy: bool
-    ) -> None:
+    def _find_lacking(self, session: Session, old: SessionState, *, twin: bool, copy: bool) -> None:
         """Note which messages that a `session` lacked have come from the queue of an older one
         (`old`). `copy`: it has lacked them since it came from there; what is not there was given
         up, or has to come from its origin, as the copy has not got it either."""
