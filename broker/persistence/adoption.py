@@ -88,16 +88,18 @@ class Adoption:
         cluster: Cluster,
         image: Image,
         *,
+        wall: Callable[[float], int],
         waits: Callable[[], bool],
         lent: Callable[[bytes], bool],
         over: Callable[[], bool],
     ) -> None:
-        """`node`, `cluster`: this broker; `image`: has the sessions; `waits`: returns whether none
-        may be given away now; `lent`: whether a broker is taking that of a client; `over`: whether
+        """`node`, `cluster`: this broker; `image`: has the sessions; `wall`: returns the time of
+        day (ms) at their broker; `waits`: whether none may be given away now; `lent`: whether a broker is taking that of a client; `over`: whether
         their broker is back, or the image is gone."""
         self._node = node
         self._cluster = cluster
         self._image = image
+        self._wall = wall
         self._waits = waits
         self._lent = lent
         self._over = over
@@ -133,7 +135,7 @@ class Adoption:
         if (head.will and head.expiry) or self._lent(head.client_id):
             self._numbers.append(number)
             return
-        away = self._image.away(head, self._cluster.clock.physical(now))
+        away = self._image.away(head, self._wall(now))
         if away >= head.expiry:
             return
         with suppress(UnicodeDecodeError):

@@ -190,6 +190,7 @@ class Images:
             self.size -= image.size
             try:
                 image.apply(lsn, frame)
+                image.heard = self._node.now
             finally:
                 self.size += image.size
         except JournalError as error:

@@ -22,7 +22,7 @@ Key = tuple[bytes, int, int]
 class StandbyImage:
     """The image of one stream."""
 
-    __slots__ = ("contents", "crashed", "key", "link", "lsn", "size", "state", "told")
+    __slots__ = ("contents", "crashed", "heard", "key", "link", "lsn", "size", "state", "told")
 
     def __init__(self, key: Key, link: Link, lsn: int) -> None:
         """`key`: whose it is; `link`: brings its frames; `lsn`: of the frame before the first."""
@@ -36,6 +36,8 @@ class StandbyImage:
         self.contents = Image()
         self.crashed = False
         """Whether its owner's link was closed by the other side: a split or a hang closes none."""
+        self.heard = 0.0
+        """When the last frame came (s)."""
         # The last HAVE.
         self.told = b""
 
@@ -54,6 +56,10 @@ class StandbyImage:
             raise JournalError("has a record that cannot be read")
         self.lsn = lsn
         self.size += len(frame)
+
+    def wall(self, now: float) -> int:
+        """Return the time of day (ms) by its owner's clock at `now` (s)."""
+        return self.contents.alive + round((now - self.heard) * 1000)
 
     @property
     def whole(self) -> bool:

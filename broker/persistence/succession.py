@@ -100,7 +100,7 @@ class Successor:
     go."""
 
     def __init__(self, image: Image, now: float, wall: int) -> None:
-        """`image`: of the owner's journal; `now`: s; `wall`: the time of day then (ms)."""
+        """`image`: of the owner's journal; `now`: s; `wall`: the time of day there then (ms)."""
         self.image = image
         self.since, self._wall = now, wall
         self.sessions = {
@@ -113,6 +113,11 @@ class Successor:
         """What clients' takers asked for before all of `messages` was read."""
         self.taken: SequenceSet | None = None
         """What members of groups were granted; None: that has not been read yet."""
+
+    def wall(self, now: float) -> int:
+        """Return the time of day (ms) by the owner's clock at `now` (s): what it has recorded has
+        its times, and clocks may be hours apart."""
+        return self._wall + round((now - self.since) * 1000)
 
     def entry(self, record: EntryRecord) -> LogEntry:
         """Return the entry that was `record`ed. Raises MalformedPacket."""
@@ -344,7 +349,7 @@ class Succession:
                 recorded is not None
                 and recorded.head.stamp > newest
                 and (not asked.copy or recorded.head.stamp == asked.copy)
-                and not self._has_expired(recorded, successor.image)
+                and not self._has_expired(recorded, successor)
             ):
                 newest, found = recorded.head.stamp, (owner, recorded)
         return found
@@ -360,9 +365,9 @@ class Succession:
             for owner, image in self._images().items()
         )
 
-    def _has_expired(self, recorded: RecordedSession, image: Image) -> bool:
-        wall = self._cluster.clock.physical(self._node.now)
-        return image.away(recorded.head, wall) > recorded.head.expiry
+    def _has_expired(self, recorded: RecordedSession, successor: Successor) -> bool:
+        away = successor.image.away(recorded.head, successor.wall(self._node.now))
+        return away > recorded.head.expiry
 
     def _successor(self, owner: bytes, standby_image: StandbyImage) -> Successor | None:
         """Return what has the image of a broker, None while that can be reached, or may be."""
@@ -376,7 +381,7 @@ class Succession:
             standby_image.promote()
             self.fences.promoted(owner, standby_image)
             now = self._node.now
-            wall = self._cluster.clock.physical(now)
+            wall = standby_image.wall(now)
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
             if not self._sweeping:
@@ -387,6 +392,7 @@ class Succession:
                 self._node,
                 self._cluster,
                 image,
+                wall=successor.wall,
                 waits=lambda: self._stands_back,
                 lent=lambda client: client.decode(errors="replace") in self._lent,
                 over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
@@ -404,7 +410,7 @@ class Succession:
         for owner, successor in list(self._successors.items()):
             image = successor.image
             for number, recorded in list(image.sessions.items()):
-                if self._has_expired(recorded, image):
+                if self._has_expired(recorded, successor):
                     del image.sessions[number]
             if not image.sessions and now >= successor.since + SWEEP_S:
                 del self._successors[owner]
@@ -541,8 +547,8 @@ class Succession:
                     self._cluster.custody.gave(ref)
         self._number = self._number + 1 & 0xFFFFFFFF
         export = PendingHandover(asked, self._number, len(lent.queue), now)
-        wall = self._cluster.clock.physical(now)
-        export.data = recorded_head(lent, successor.messages, encode_evaluated(seen), wall)
+        offered, wall = encode_evaluated(seen), successor.wall(now)
+        export.data = recorded_head(lent, successor.messages, offered, wall)
         if asked.stamp < head.stamp:
             self.fences.adopted(owner, head.client_id)
         else:

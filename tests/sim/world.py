@@ -361,7 +361,9 @@ class Host:
         self._pending.clear()
         self._armed = None
         world.say(f"{self.name} starts, boot {boot}")
-        self.ahead = world.rng.uniform(-1, 1) * world.skew
+        ahead = world.rng.uniform(-1, 1) * world.skew
+        if not self.ahead or world.skew <= 1:  # no clock jumps by hours
+            self.ahead = ahead
         world.fastest = max(world.fastest, self.ahead)
         wall = WALL + world.now + self.ahead
         self.node = Node(config, world.now, wall, rng, limits=world.limits, log=self._log)

@@ -191,9 +191,9 @@ class Takeover:
             return 0
         if old is not None:
             self._step(old, Input.LEFT, now)
-        stamp = clock.tick(
-            now, max([self._handover.newest(client_id), *(entry.stamp for _, entry in others)])
-        )
+        # Behind that of an adopted session was the one of its connection.
+        newest_stamp = max([self._handover.newest(client_id), *(e.stamp + 1 for _, e in others)])
+        stamp = clock.tick(now, newest_stamp)
         older = [
             (entry.stamp, broker_id, bool(entry.flags & KEPT))
             for broker_id, entry in others
