@@ -405,17 +405,6 @@ def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
     assert not subscriber.closed
 
 
-@pytest.mark.statement("MQTT-3.1.2-24")
-def test_maximum_packet_size_is_exact() -> None:
-    world = World()
-    publisher = world.connect("p")
-    subscriber = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 20})
-    subscriber.subscribe("t")
-    for size in (14, 15):
-        publisher.publish("t", b"x" * size)
-    assert [len(encode_packet(p, 5)) for p in subscriber.take()] == [20]
-
-
 @pytest.mark.statement("MQTT-3.2.2-15")
 def test_a_packet_above_the_brokers_maximum_size_is_refused() -> None:
     """A packet beyond what CONNACK announced is refused by its header, before its body has come."""
@@ -683,13 +672,6 @@ def test_every_topic_alias_that_was_granted_is_taken() -> None:
     assert [p.topic for p in got] == [f"t/{n}" for n in range(1, maximum + 1)] * 2
     # None was granted to us [MQTT-3.1.2-27].
     assert not any(P.TOPIC_ALIAS in (p.properties or {}) for p in got)
-
-
-def test_no_topic_alias_before_mqtt_5() -> None:
-    """An empty Topic Name has no meaning there (MQTT-4.7.3-1)."""
-    publisher = World().connect("p", 4)
-    publisher.publish("", b"x")
-    assert publisher.closed
 
 
 # ---------------------------------------------------------------- flow control
