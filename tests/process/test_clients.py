@@ -163,29 +163,6 @@ def test_paho_gets_retained_messages_wills_and_its_session(
     assert third.got(3)[-1] == b"end"
 
 
-def test_unacknowledged_messages_are_sent_again_with_dup(
-    one: Served, make: Make, base: str
-) -> None:
-    """A subscriber that dies with messages under way gets them after its return, marked DUP, in
-    order."""
-    arguments: dict[str, Any] = {"client_id": "flaky", "protocol": 4, "clean": False}
-    first = make(one.port, **arguments)
-    first.subscribe(f"{base}/#", 2)
-    first.paho.manual_ack_set(True)
-    publisher = make(one.port)
-    mids = [publisher.publish(f"{base}/{1 + n % 2}", str(n), 1 + n % 2) for n in range(20)]
-    publisher.done(*mids)
-    # paho begins no QoS 2 message's end before PUBREL, and gives it to us only then; QoS 1 comes
-    # and stays unacknowledged
-    first.got(10, f"{base}/1")
-    first.break_off()
-    second = make(one.port, **arguments)
-    assert second.session_present
-    expected = [str(n).encode() for n in range(0, 20, 2)]
-    assert second.got(10, f"{base}/1")[:10] == expected
-    assert all(m.dup for m in second.messages if m.topic == f"{base}/1")
-
-
 def test_paho_gets_all_mqtt_5_properties(one: Served, make: Make, base: str) -> None:
     subscriber = make(one.port)
     subscriber.subscribe(base, 1)

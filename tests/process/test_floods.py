@@ -15,20 +15,15 @@ import pytest
 
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import (
-    Connack,
-    Connect,
     Puback,
     Publish,
 )
 from mqttree.broker.wire import encode_packet as encode
-from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.node_harness import connect_packet
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
 MIB = 1 << 20
-HALF_OPEN = 2_000
 
 
 class Witness:
@@ -97,51 +92,6 @@ def rss(broker: Broker) -> int:
 
 
 # ------------------------------------------------------------------ before CONNECT
-
-
-def open_halfway(port: int, number: int) -> list[socket.socket]:
-    """Connections that say the beginning of a CONNECT, or nothing; from many addresses, as ports
-    are few."""
-    start = encode(Connect("MQTT", 4, True, 0, "half"), 4)
-    found = []
-    for index in range(number):
-        sock = socket.socket()
-        sock.bind((f"127.0.{index // 5000}.{2 + index % 200}", 0))
-        sock.connect(("127.0.0.1", port))
-        if index % 2:
-            sock.sendall(start[: 1 + index % (len(start) - 1)])
-        found.append(sock)
-    return found
-
-
-def test_half_open_connections_and_slow_connects_are_closed(
-    broker: Broker, witness: Witness
-) -> None:
-    before, timeouts = rss(broker), broker.counter("connect_timeout")
-    half = open_halfway(broker.port, HALF_OPEN)
-    slow = [RawClient(broker.port) for _ in range(20)]
-    until(lambda: broker.view()["open_connections"] == HALF_OPEN + 22, "all are open")
-    assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
-    witness.served()
-    properties: dict[int, object] = {Property.USER_PROPERTY: [("k", "v" * 50)]}
-    said = encode(connect_packet("slow", properties=properties), 5)
-    for index in range(len(said)):  # byte by byte, all of them, another client between every two
-        for number, raw in enumerate(slow):
-            raw.sock.sendall(
-                said[index : index + 1] if index != said.index(b"slow") else b"%d" % (number % 10)
-            )
-        if index % 10 == 0:
-            witness.served(1)
-    for raw in slow[:10]:  # ten client ids: those that came first were taken over
-        assert isinstance(raw.take(), Connack)
-    witness.served()
-    until(
-        lambda: broker.counter("connect_timeout") == timeouts + HALF_OPEN,
-        "all that said too little are closed",
-    )
-    witness.served()
-    for each in (*half, *(raw.sock for raw in slow)):
-        each.close()
 
 
 # ------------------------------------------------------------------ subscribers that are behind
