@@ -161,5 +161,3 @@ def test_a_directory_that_another_broker_took_is_left_to_it(tmp_path: Path) -> N
         until(lambda: broker.counter("journal_errors") > 2, "attempts")
         assert len(broker.lines("ERROR", "the journal cannot be written")) == 1
         assert [path.name for path in broker.data_dir.iterdir()] == ["lock"]
-
-

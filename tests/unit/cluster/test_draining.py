@@ -10,7 +10,7 @@ import pytest
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.cli.status import render, waits_for
+from mqttree.broker.cli.status import waits_for
 from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.drain import (
@@ -23,7 +23,6 @@ from mqttree.broker.cluster.drain import (
 )
 from mqttree.broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
 from mqttree.broker.cluster.link.version_vector import encode_vector
-from mqttree.broker.cluster.state_view import federation_state
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.wire import Connack, Disconnect
 from mqttree.broker.wire.constants import ReasonCode
@@ -291,28 +290,6 @@ def test_a_drain_ends_when_its_time_is_over() -> None:
     )
     world.advance(5.0)
     assert len(found.done) == 1
-
-
-def test_a_second_request_ends_a_drain() -> None:
-    world = alone()
-    world.connect("a"), world.connect("b")
-    found = Draining(world, rate=0.01)
-    found.drain.hurry(world.now, "asked again to finish")
-    found.drain.hurry(world.now, "asked again to finish")
-    assert len(found.done) == 1
-    assert "asked again to finish, left are" in world.logged[-1]
-
-
-def test_the_federation_state_shows_the_drain() -> None:
-    world = alone()
-    world.connect("a")
-    assert federation_state(world.node.cluster)["draining"] is False
-    assert "drain" not in federation_state(world.node.cluster)
-    Draining(world, rate=0.01)
-    state = federation_state(world.node.cluster)
-    assert state["draining"] is True
-    assert state["drain"]["state"] == "clients" and state["drain"]["clients_left"] <= 1
-    assert "draining clients: waits for" in render(state)
 
 
 def test_the_status_says_what_a_drain_waits_for() -> None:

@@ -31,22 +31,6 @@ from tests.kit.node_harness import FakeClient, World, connect_packet
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 
 
-@pytest.mark.statement("MQTT-3.1.4-5", "MQTT-3.12.4-1", "3.1.1/MQTT-3.1.4-4", "3.1.1/MQTT-3.12.4-1")
-@ALL
-def test_a_client_may_connect_ping_and_disconnect(version: int) -> None:
-    world = World()
-    client = world.connect("a", version)
-    assert client.connack.code == 0
-    assert not client.connack.session_present
-    client.send(Pingreq())
-    assert client.take() == [Pingresp()]
-    client.disconnect()
-    assert client.closed
-    assert client.take() == []
-    assert world.counters.connects == 1
-    assert not world.node.connections
-
-
 @pytest.mark.statement("MQTT-3.2.2-9")
 def test_connack_announces_limits() -> None:
     world = World(max_qos=1, max_packet_size=1000, max_keep_alive=60, session_expiry_max=100)
@@ -659,6 +643,7 @@ def test_a_disconnect_of_the_broker_is_the_last_packet(end: str) -> None:
 
 
 @pytest.mark.statement("MQTT-3.14.4-1", "3.1.1/MQTT-3.14.4-1", "3.1.1/MQTT-3.14.4-2")
+@pytest.mark.statement("MQTT-3.12.4-1", "3.1.1/MQTT-3.12.4-1")
 @ALL
 def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
     """MQTT-3.14.4-1, -2 are the client's; the broker closes from its side and looks at nothing

@@ -636,25 +636,6 @@ def test_a_segment_that_was_refused_does_not_begin() -> None:
     assert world.journal.frames.state is State.WRITING
 
 
-def test_a_replacement_is_lost_before_anything_is_written_to_it() -> None:
-    """Without `sync` a file that has begun may turn out later not to be on the disk, while
-    everything is recorded in it."""
-    world = lazy()
-    world.connect("p").publish("t", b"x", 1)
-    *_, last = told(world)
-    assert not refused(world, last, "No space left on device")
-    world.advance(1.5)
-    begin = next(effect for effect in told(world) if isinstance(effect, BeginSegment))
-    assert not refused(world, begin, None)
-    assert world.rebuilding
-    assert not refused(world, begin, "Input/output error")
-    assert world.journal.frames.state is State.FAILED
-    world.files.lazy = False
-    world.files.failed = ""
-    world.advance(10.0)
-    assert world.journal.frames.state is State.WRITING
-
-
 ERRORS = (None, None, None, "Input/output error", "No space left on device")
 
 

@@ -148,18 +148,6 @@ def test_acknowledgements_of_nothing_are_ignored(version: int) -> None:
     assert subscriber.take() == [Pingresp()]
 
 
-@pytest.mark.statement("MQTT-2.2.1-4")
-def test_packet_identifiers_are_used_again_when_they_are_free() -> None:
-    """One that is in flight is skipped, 0 is none."""
-    world, publisher, subscriber = pair(qos=1)
-    publisher.publish("t", b"kept", 1)
-    assert packet_ids(subscriber.take_publishes()) == [1]
-    world.session("s").next_packet_id = 65533
-    for n in range(4):
-        publisher.publish("t", b"%d" % n, 1)
-    assert packet_ids(subscriber.take_publishes()) == [65534, 65535, 2, 3]
-
-
 def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
     world, publisher, subscriber = pair(qos=0, receive_maximum=65_535)
     packets = [encode_packet(Publish("t", b"", 2, packet_id=n), 5) for n in range(1, 65536)]
