@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import resource
 import socket
-import threading
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import (
     Puback,
     Publish,
 )
-from mqttree.broker.wire import encode_packet as encode
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
-from tests.kit.waiting import PATIENCE, until
+from tests.kit.waiting import until
 
 MIB = 1 << 20
 
@@ -95,45 +92,6 @@ def rss(broker: Broker) -> int:
 
 
 # ------------------------------------------------------------------ subscribers that are behind
-
-
-def test_a_subscriber_that_never_reads_is_cut_to_its_limit(
-    broker: Broker, witness: Witness
-) -> None:
-    """What it does not take is dropped from a limit on, and counted; no publisher waits for it for
-    long."""
-    before = rss(broker)
-    deaf = RawClient(broker.port, "deaf", receive_buffer=4096)
-    deaf.subscribe("firehose")
-    other = RawClient(broker.port, "other")
-    other.subscribe("firehose")
-    got = [0]
-
-    def read() -> None:
-        while got[0] < DEFAULTS.client_backlog_bytes + 40 * MIB:
-            got[0] += len(other.sock.recv(1 << 20))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    firehose = RawClient(broker.port, "firehose")
-    chunk = encode(Publish("firehose", bytes(10_000)), 5) * 50
-    sent = 0
-    while (
-        not (dropped := broker.counter("dropped_slow_consumer"))
-        or sent < DEFAULTS.client_backlog_bytes + 40 * MIB
-    ):
-        firehose.sock.sendall(chunk)
-        sent += len(chunk)
-        assert sent < 4 * DEFAULTS.client_backlog_bytes
-        if sent % (20 * len(chunk)) == 0:
-            witness.served(1)
-    reader.join(PATIENCE)
-    assert not reader.is_alive(), "who reads gets everything"
-    assert dropped
-    assert rss(broker) - before < DEFAULTS.client_backlog_bytes + 64 * MIB
-    for raw in (deaf, other, firehose):
-        raw.close()
-    until(lambda: rss(broker) - before < DEFAULTS.client_backlog_bytes, "memory is given back")
 
 
 # ------------------------------------------------------------------ packet bombs

@@ -238,7 +238,7 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], str, str]] = {
     "takes what has been here": (replays_all, "crossed twice", "message"),
     "delivers twice at QoS 2": (delivers_twice, "QoS 2 twice", "sub"),
     "delivers twice at QoS 1": (delivers_twice, "duplicate", "one"),
-    "changes the payload": (delivers(payload=b"1!"), "client", "payload of message"),
+    "changes the payload": (delivers(payload=b"0|!"), "client", "payload of message"),
     "changes the topic": (delivers(topic=b"t/other"), "client", "came as t/other"),
     "drops properties": (delivers(properties=b""), "client", "properties of message"),
     "matches other filters": (matches_everything, "unwanted", "one"),

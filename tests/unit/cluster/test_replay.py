@@ -55,21 +55,6 @@ def replayed(world: World) -> int:
     return int(world.counters.replayed)
 
 
-def test_a_whole_log_goes_in_steps() -> None:
-    world = lone(link_timeout=1000.0)
-    logged(world, range(1, COUNT + 1))
-    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
-    assert not neighbour.link().live
-    most, steps = 0, 0
-    while not neighbour.link().live:
-        before = replayed(world)
-        turns(world)
-        most, steps = max(most, replayed(world) - before), steps + 1
-        assert steps < 100
-    assert most <= IN_A_TURN
-    assert [int(payload) for payload in neighbour.messages()] == list(range(1, COUNT + 1))
-
-
 def test_messages_between_two_steps_are_neither_lost_nor_reordered() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
