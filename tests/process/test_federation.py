@@ -1,5 +1,5 @@
-"""Brokers as real processes that act as one, seen by real clients; and what happens when some of
-them die, hang or come late."""
+"""Brokers as real processes that act as one, seen by real clients. What happens when some of them
+die, hang or come late: process/test_chaos.py and tests/sim/test_federation.py."""
 
 from __future__ import annotations
 
@@ -105,9 +105,6 @@ def test_large_payloads_leave_the_tree_alone(
     assert subscriber.got(number) == payloads
     assert [(b.view()["epoch"], b.counter("links_closed")) for b in five.brokers] == before
     five.agree()
-
-
-# ------------------------------------------------------------------ deaths, silences, late ones
 
 
 # ------------------------------------------------------------------ without multicast

@@ -132,34 +132,9 @@ REPAIRS: dict[str, tuple[int, list[Event]]] = {
         4,
         [(3.0, part((3,))), (4.0, kill(0)), (5.0, start(0)), (7.0, part())],
     ),
-    "all others back while one is cut off": (
-        4,
-        [
-            (3.0, part((3,))),
-            (4.0, kill(0)),
-            (4.5, start(0)),
-            (6.0, kill(1)),
-            (6.5, start(1)),
-            (8.0, part()),
-        ],
-    ),
     "hangs and is killed": (4, [(3.0, pause(0)), (4.0, kill(0)), (5.0, start(0))]),
     "a better one joins": (4, [(4.0, join)]),
     "root leaves and is back": (4, [(3.0, leave(0)), (5.0, start(0))]),
-    "everything at once": (
-        6,
-        [
-            (3.0, kill(0)),
-            (3.0, pause(1)),
-            (3.0, part((0, 2, 4), (1, 3, 5))),
-            (3.01, join),
-            (3.5, start(0)),
-            (5.0, kill(5)),
-            (6.0, resume(1)),
-            (6.5, start(5)),
-            (7.0, part()),
-        ],
-    ),
 }
 
 

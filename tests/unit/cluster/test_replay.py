@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import itertools
 
-from mqttree.broker.cluster.delivery.replay import ENTRIES_PER_STEP, TAKEN
 from mqttree.broker.cluster.events import LinkForwards
 from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from mqttree.broker.limits import DEFAULTS, Limits
+from mqttree.broker.limits import Limits
 from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import FAR, Neighbour, batch_entry, bid, lone, message, ping
 from tests.kit.node_harness import World
 
 KEY = origin_key(FAR, 2_000)
 COUNT = 30_000
-IN_A_TURN = DEFAULTS.turn_work // TAKEN + ENTRIES_PER_STEP
 """entries that are taken in one turn at most."""
 
 

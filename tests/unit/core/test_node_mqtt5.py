@@ -706,9 +706,6 @@ def test_a_rate_limit_lets_no_more_through(per_second: float, waits: list[float]
             assert last - first + 1 <= allowed + 1e-6
 
 
-# ------------------------------------------------------------------ plugins beside it
-
-
 # ------------------------------------------------------------------ the section of the file
 
 
