@@ -304,6 +304,32 @@ def test_qos_2_exchanges_go_on_after_a_takeover() -> None:
     assert not listener.payloads
 
 
+def test_messages_published_during_a_takeover_come_once() -> None:
+    """A publisher at each broker all the time, the client between two of them."""
+    row = Row()
+    client = row.connect(1)
+    client.subscribe("a")
+    publishers = [row.connect(index, f"p{index}") for index in range(3)]
+    got: list[bytes] = []
+    for step in range(12):
+        for publisher in publishers:
+            publisher.publish(
+                "a", *[b"%s %d %d" % (str(id(publisher)).encode(), step, n) for n in range(5)]
+            )
+        row.run(0.001 * (step % 4))
+        client.cut() if step % 2 else client.leave()
+        got += client.fresh(got)
+        client = row.connect(1 + step % 2)
+        assert client.present
+    row.run()
+    got += client.fresh(got)
+    assert len(got) == len(set(got)) == 12 * 15
+    for publisher in publishers:
+        mine = [g for g in got if g.startswith(str(id(publisher)).encode())]
+        assert mine == sorted(mine, key=lambda g: [int(n) for n in g.split()[1:]])
+    row.one_session()
+
+
 @pytest.mark.parametrize("waits", [0.1, 10.0])
 def test_a_large_session_comes_in_parts(waits: float) -> None:
     """Also while the links are busy with the very messages for seconds."""

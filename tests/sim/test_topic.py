@@ -75,6 +75,18 @@ def test_messages_take_two_cheap_links_around_a_costly_one() -> None:
     assert hops(b3, b1) == {}
 
 
+@pytest.mark.parametrize("seed", (1, 2, 3))
+def test_messages_survive_the_kill_of_a_relay(seed: int) -> None:
+    """Who passed messages on is killed, and comes back: nothing is lost or twice, and order is
+    kept."""
+    scene = Meshed(
+        seed, 4, [(3.0, kill(0)), (5.0, start(0)), (6.5, kill(2, reset=False))], far(4, b1_b3=40.0)
+    )
+    result = scene.run()
+    assert result.violations == [], "\n".join(result.transcript)
+    assert result.messages and result.deliveries > result.messages
+
+
 def test_filters_announced_again_after_a_repair_are_not_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
