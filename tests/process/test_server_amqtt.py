@@ -10,14 +10,14 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import AsyncMock, MagicMock, patch
 
 import pytest
 from amqtt import broker as amqtt_broker
 from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import BrokerContext, RetainedApplicationMessage
 from amqtt.client import MQTTClient
-from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType
+from amqtt.contexts import Action, BaseContext, BrokerConfig, ListenerConfig, ListenerType
 from amqtt.errors import BrokerError, ConnectError, PluginImportError
 from amqtt.events import BrokerEvents, MQTTEvents
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
@@ -376,6 +376,14 @@ async def test_amqtts_client_is_served_on_every_listener(tmp_path: Path) -> None
             )
 
 
+async def test_connections_are_counted_in_amqtts_server() -> None:
+    async with running() as broker:
+        server = broker._servers["default"]
+        async with raw(broker.ports["default"], "a"), raw(broker.ports["default"], "b"):
+            assert server.conn_count == 2
+        await eventually(lambda: server.conn_count == 0, "both are gone")
+
+
 async def test_external_listeners_hand_over_connections() -> None:
     config = BrokerConfig(
         listeners={"default": ListenerConfig(type=ListenerType.EXTERNAL)}, plugins={ANONYMOUS: {}}
@@ -640,6 +648,33 @@ async def test_only_plugins_that_log_packets_turn_the_fast_path_off() -> None:
             assert not broker.node.fast
     finally:
         logging.getLogger("amqtt").setLevel(logging.NOTSET)
+
+
+async def test_a_mocked_plugin_manager_gets_every_event() -> None:
+    with patch("amqtt.broker.PluginManager") as made:
+        manager = made.return_value
+        manager.fire_event = AsyncMock()
+        manager.wait_fired_events = AsyncMock()
+        manager.close = AsyncMock()
+        manager.is_topic_filtering_enabled.return_value = False
+        manager.map_plugin_auth = AsyncMock(return_value={BasePlugin(BaseContext()): True})
+        async with running() as broker:
+            client = mqtt_client("one")
+            await client.connect(f"mqtt://127.0.0.1:{broker.ports['default']}")
+            await client.subscribe([("/topic", 0)])
+            assert [(s.client_id, qos) for s, qos in broker._subscriptions["/topic"]] == [
+                ("one", 0)
+            ]
+            assert broker._subscriptions["/topic"][0][0] == client.session
+            await client.unsubscribe(["/topic"])
+            assert broker._subscriptions["/topic"] == []
+            await client.publish("/topic", b"data", 1, retain=True)
+            await client.disconnect()
+            await eventually(lambda: not broker._sessions, "the client is gone")
+            await eventually(lambda: not broker._tasks, "all is told")
+            assert broker._retained_messages["/topic"].source_session == client.session
+        events = [call.args[0] for call in manager.fire_event.call_args_list]
+        assert set(events) == set(BrokerEvents)
 
 
 # -------------------------------------------------------------------- context
