@@ -8,8 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -264,19 +263,6 @@ class Cluster:
             code = broker.process.poll() if broker.process is not None else "never started"
             print(f"---- {broker.name} {broker.address} exit code {code}: {len(new)} lines")
             print("\n".join(new[-LOG_LINES:]))
-
-
-@contextmanager
-def star_of(folder: Path, routing: str) -> Iterator[list[Broker]]:
-    """Three brokers that are all linked: the one between the ends of the tree, and the ends."""
-    with Cluster(folder, "--routing", routing) as cluster:
-        for _ in range(3):
-            cluster.add()
-        cluster.settle()
-        far = cluster.two_hops()
-        middle = next(broker for broker in cluster.brokers if broker not in far)
-        yield [middle, *far]
-        cluster.show()
 
 
 def secret_file(folder: Path, name: str, text: str) -> str:

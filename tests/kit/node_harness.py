@@ -372,6 +372,3 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     """Cut bytes at places (taken modulo the length); no piece is empty."""
     at = sorted({place % len(data) for place in places} - {0}) if data else []
     return [data[a:b] for a, b in zip([0, *at], [*at, len(data)], strict=True)]
-
-
-Chunker = Callable[[bytes], list[bytes]]

@@ -356,15 +356,6 @@ def test_a_broker_runs_with_all_standard_streams_closed() -> None:
         process.wait(PATIENCE)
 
 
-def test_a_broker_ends_with_its_parent_if_asked_to() -> None:
-    port, admin = free_ports(2)
-    with started(*running(port, admin, "--die-with-parent"), stdin=subprocess.PIPE) as process:
-        until(lambda: answer(admin), "the broker answers")
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(PATIENCE) == 0
-
-
 # ---------------------------------------------------------------- the live view
 
 

@@ -163,29 +163,6 @@ def test_paho_gets_retained_messages_wills_and_its_session(
     assert third.got(3)[-1] == b"end"
 
 
-def test_unacknowledged_messages_are_sent_again_with_dup(
-    one: Served, make: Make, base: str
-) -> None:
-    """A subscriber that dies with messages under way gets them after its return, marked DUP, in
-    order."""
-    arguments: dict[str, Any] = {"client_id": "flaky", "protocol": 4, "clean": False}
-    first = make(one.port, **arguments)
-    first.subscribe(f"{base}/#", 2)
-    first.paho.manual_ack_set(True)
-    publisher = make(one.port)
-    mids = [publisher.publish(f"{base}/{1 + n % 2}", str(n), 1 + n % 2) for n in range(20)]
-    publisher.done(*mids)
-    # paho begins no QoS 2 message's end before PUBREL, and gives it to us only then; QoS 1 comes
-    # and stays unacknowledged
-    first.got(10, f"{base}/1")
-    first.break_off()
-    second = make(one.port, **arguments)
-    assert second.session_present
-    expected = [str(n).encode() for n in range(0, 20, 2)]
-    assert second.got(10, f"{base}/1")[:10] == expected
-    assert all(m.dup for m in second.messages if m.topic == f"{base}/1")
-
-
 def test_paho_gets_all_mqtt_5_properties(one: Served, make: Make, base: str) -> None:
     subscriber = make(one.port)
     subscriber.subscribe(base, 1)
@@ -277,26 +254,6 @@ async def test_gmqtt_gets_every_message(one: Served, base: str, version: int, tl
         subscriber.unsubscribe(f"{base}/+/x")
 
 
-async def test_gmqtt_resumes_its_session_and_its_will_is_sent(
-    one: Served, make: Make, base: str
-) -> None:
-    session = {"clean_session": False, "session_expiry_interval": 60}
-    async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (client, _):
-        client.subscribe(f"{base}/#", qos=1)
-        await eventually(lambda: client.subscribed, "it comes")
-    will = gmqtt.Message(f"{base}/will", b"last words", qos=1)
-    async with gmqtt_client(one, "gmqtt-dies", 5, will_message=will) as (client, _):
-        client.publish(f"{base}/before", b"before", qos=1)
-        async with gmqtt_client(one, "gmqtt-watch", 5) as (watch, seen):
-            watch.subscribe(f"{base}/#", qos=0)
-            await eventually(lambda: watch.subscribed, "it comes")
-            client._connection._transport.abort()
-            await eventually(lambda: seen, "it comes")
-    async with gmqtt_client(one, "gmqtt-kept", 5, **session) as (_, messages):
-        await eventually(lambda: len(messages) >= 2, "it comes")
-        assert [m[1] for m in messages] == [b"before", b"last words"]
-
-
 # ------------------------------------------------------------------ mosquitto's
 
 
@@ -323,23 +280,6 @@ def test_mosquittos_clients_get_every_message(
         lines = subscriber.got(11)
     expected = [f"{base}/{qos} {qos} 0 {letter}" for qos in (0, 1, 2) for letter in "abc"]
     assert lines == [f"{base}/retained 1 1 old", *expected, f"{base}/large 1 0 {'x' * 500_000}"]
-
-
-def test_mosquittos_client_resumes_its_session_and_its_will_is_sent(
-    one: Served, make: Make, base: str, tmp_path: Path
-) -> None:
-    flags = ["-i", "mosquitto-kept", "-c", "-q", "1", "-t", f"{base}/#", "-F", "%t %p"]
-    with Mosquitto(tmp_path, one.port, *flags):
-        pass
-    watcher = make(one.port)
-    watcher.subscribe(f"{base}/#", 1)
-    will = ["--will-topic", f"{base}/will", "--will-payload", "gone", "--will-qos", "1"]
-    with Mosquitto(tmp_path, one.port, "-t", "other", *will):
-        pass
-    assert watcher.got(1) == [b"gone"]
-    mosquitto_pub(one.port, "-t", f"{base}/missed", "-m", "missed", "-q", "1")
-    with Mosquitto(tmp_path, one.port, *flags) as again:
-        assert again.got(2) == [f"{base}/will gone", f"{base}/missed missed"]
 
 
 def test_mosquitto_rr_gets_its_response(one: Served, base: str, tmp_path: Path) -> None:

@@ -4,24 +4,20 @@ elsewhere misses anything."""
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from mqttree.broker.wire import Disconnect
 from mqttree.broker.wire.properties import Property
 from tests.kit.api import ask
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.clients import Client, clients, repeated
+from tests.kit.clients import clients
 from tests.kit.command import mqttree
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
-PAUSE = 0.005
 """s between two messages of a publisher."""
 
 
@@ -108,159 +104,3 @@ def test_a_signal_stops_a_broker_that_drains(cluster: Cluster) -> None:
         make(broker.port), make(broker.port)
         assert command(broker, "--rate", "0.01", "--no-wait").returncode == 0
         assert broker.terminate() == 0
-
-
-# -------------------------------------------------------------------- one after the other
-
-
-class Stream:
-    """A client that publishes until it is stopped or disconnected: QoS 1 and 2 in turn, each
-    message once."""
-
-    def __init__(self, client: Client, name: str) -> None:
-        self.client = client
-        self.name = name
-        self.sent: dict[int, tuple[int, bytes]] = {}  # packet identifier -> QoS, payload
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(PAUSE) and not self.client.lost.is_set() and number < 60_000:
-            number += 1
-            payload, qos = f"{self.name} {number}".encode(), 1 + number % 2
-            self.sent[self.client.publish(f"load/{self.name}", payload, qos)] = qos, payload
-
-    def end(self) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
-
-    def acknowledged(self, qos: int) -> list[bytes]:
-        """Payloads that a broker took over."""
-        return [
-            payload
-            for mid, (found, payload) in self.sent.items()
-            if found == qos and mid in self.client.acknowledged
-        ]
-
-
-class Faithful:
-    """paho that comes back to its broker on its own, and publishes what it has to."""
-
-    def __init__(self, port: int, name: str) -> None:
-        self.acknowledged: list[bytes] = []
-        self._payloads: dict[int, bytes] = {}
-        self.times = 0
-        version = paho.MQTTProtocolVersion.MQTTv311
-        self.paho = paho.Client(
-            CallbackAPIVersion.VERSION2, name, protocol=version, clean_session=True
-        )
-        self.paho.reconnect_delay_set(1, 1)
-        self.paho.on_connect = self._on_connect
-        self.paho.on_publish = lambda _c, _d, mid, _r, _p: self.acknowledged.append(
-            self._payloads[mid]
-        )
-        self.paho.connect("127.0.0.1", port)
-        self.paho.loop_start()
-        until(lambda: self.times, "connected")
-
-    def _on_connect(self, *found: object) -> None:
-        self.times += 1
-
-    def publish(self, payload: bytes) -> None:
-        info = self.paho.publish("load/faithful", payload, 1)
-        self._payloads[info.mid] = payload
-
-    def close(self) -> None:
-        self.paho.disconnect()
-        self.paho.loop_stop()
-
-
-def drained_and_back(leaving: Broker, faithful: Faithful, streams: dict[Broker, Stream]) -> None:
-    """Drain a broker and start it again while all publish."""
-    for number in range(50):
-        faithful.publish(f"before {number}".encode())
-    until(lambda: all(len(stream.sent) > 100 for stream in streams.values()), "some traffic")
-    done = command(leaving)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ended(leaving) == 0
-    said = leaving.lines("drained in")[-1:]
-    assert said and "left are" not in said[0]
-    for number in range(50):
-        faithful.publish(f"meanwhile {number}".encode())
-    leaving.start().up()
-
-
-def all_arrived(watchers: list[Client], faithful: Faithful, streams: dict[Broker, Stream]) -> None:
-    """What was acknowledged is with those who stayed connected, at QoS 2 once."""
-    due = [
-        payload
-        for stream in streams.values()
-        for qos in (1, 2)
-        for payload in stream.acknowledged(qos)
-    ]
-    due += faithful.acknowledged
-    assert len(due) > 300
-    once = {
-        payload for stream in streams.values() for qos, payload in stream.sent.values() if qos == 2
-    }
-    for watcher in watchers:
-        until(
-            lambda w=watcher: set(due) <= set(w.payloads()), f"all of {len(due)} at {watcher.port}"
-        )
-        assert not watcher.lost.is_set()
-        assert not once.intersection(repeated(watcher.payloads()))
-
-
-@pytest.mark.parametrize(
-    "routing",
-    [
-        pytest.param("flood", marks=pytest.mark.long),
-        pytest.param("interest", marks=pytest.mark.long),
-        "topic",
-    ],
-)
-def test_a_rolling_restart_loses_nothing_for_clients_elsewhere(
-    cluster: Cluster, routing: str
-) -> None:
-    """Each of three brokers is drained and started again; clients of the others get all that was
-    acknowledged."""
-    brokers = [cluster.add("--routing", routing) for _ in range(3)]
-    for broker in brokers:
-        broker.up()
-    for leaving in brokers:
-        cluster.agree()
-        with clients() as make:
-            watchers = {
-                broker: make(broker.port, client_id=f"watcher {broker.name}") for broker in brokers
-            }
-            for watcher in watchers.values():
-                watcher.subscribe("load/#", 2)
-            hello = make(leaving.port)
-            stay = [watcher for broker, watcher in watchers.items() if broker is not leaving]
-            until(
-                lambda hello=hello, stay=stay: (
-                    hello.publish("load/hello", "x") and all(w.payloads() for w in stay)
-                ),
-                "carried",
-            )
-            faithful = Faithful(leaving.port, "faithful")
-            streams = {broker: Stream(make(broker.port), broker.name) for broker in brokers}
-            try:
-                drained_and_back(leaving, faithful, streams)
-                cluster.agree()
-                until(
-                    lambda faithful=faithful: len(set(faithful.acknowledged)) == 100,
-                    "the faithful client is back",
-                )
-            finally:
-                for stream in streams.values():
-                    stream.end()
-                faithful.close()
-            going = [stream for broker, stream in streams.items() if broker is not leaving]
-            until(
-                lambda going=going: all(s.client.acknowledged.issuperset(s.sent) for s in going),
-                "acknowledgements",
-            )
-            all_arrived(stay, faithful, streams)

@@ -1,5 +1,5 @@
-"""Brokers as real processes that act as one, seen by real clients; and what happens when some of
-them die, hang or come late."""
+"""Brokers as real processes that act as one, seen by real clients. What happens when some of them
+die, hang or come late: process/test_chaos.py and tests/sim/test_federation.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.brokers import Broker, Cluster, secret_file
-from tests.kit.clients import Make, repeated
+from tests.kit.clients import Make
 from tests.kit.waiting import until
 
 _runs = itertools.count()
@@ -105,167 +105,6 @@ def test_large_payloads_leave_the_tree_alone(
     assert subscriber.got(number) == payloads
     assert [(b.view()["epoch"], b.counter("links_closed")) for b in five.brokers] == before
     five.agree()
-
-
-# ------------------------------------------------------------------ deaths, silences, late ones
-
-
-class Traffic:
-    """Numbered messages at QoS 1 and 2 from two brokers to a subscriber at each."""
-
-    def __init__(self, make: Make, brokers: list[Broker], base: str) -> None:
-        self.base = base
-        self.subscribers = [make(broker.port) for broker in brokers]
-        self.publishers = {(i, qos): make(brokers[i].port) for i in (0, 1) for qos in (1, 2)}
-        for subscriber in self.subscribers:
-            subscriber.subscribe(f"{base}/#", 2)
-        self.sent: dict[tuple[int, int], list[int]] = {key: [] for key in self.publishers}
-        topic = f"{base}/probe"
-        for number in (0, 1):
-            self.publishers[number, 1].probe(
-                topic, lambda: all(each.payloads(topic) for each in self.subscribers)
-            )
-
-    def step(self) -> bool:
-        """Publish one message by each; never far ahead of the acknowledgements."""
-        for key, publisher in self.publishers.items():
-            mids = self.sent[key]
-            if len(publisher.acknowledged.intersection(mids)) + 20 >= len(mids):
-                mids.append(
-                    publisher.publish(f"{self.base}/{key[0]}/{key[1]}", str(len(mids)), key[1])
-                )
-        return False
-
-    def flow(self, number: int) -> None:
-        """Publish until everybody has so many more of each publisher."""
-        aims = {key: len(mids) + number for key, mids in self.sent.items()}
-
-        def arrived() -> bool:
-            self.step()
-            return all(
-                len(set(subscriber.payloads(f"{self.base}/{i}/{qos}"))) >= aim
-                for subscriber in self.subscribers
-                for (i, qos), aim in aims.items()
-            )
-
-        until(arrived, "messages flow")
-
-    def check(self) -> None:
-        """Everything acknowledged is everywhere; at QoS 2 once; the first of each in order."""
-        for key, publisher in self.publishers.items():
-            publisher.done(*self.sent[key])
-        for (i, qos), mids in self.sent.items():
-            expected = [str(n).encode() for n in range(len(mids))]
-            for subscriber in self.subscribers:
-                topic = f"{self.base}/{i}/{qos}"
-                until(
-                    lambda s=subscriber, t=topic, e=expected: set(s.payloads(t)) >= set(e),
-                    f"all of {topic}",
-                )
-                found = subscriber.payloads(topic)
-                assert list(dict.fromkeys(found)) == expected
-                if qos == 2:
-                    assert not repeated(found)
-
-
-def test_killing_each_broker_in_turn_loses_nothing_elsewhere(
-    five: Cluster, make: Make, base: str
-) -> None:
-    for victim in five.brokers:
-        before = victim.view()
-        survivors = [b for b in five.brokers if b is not victim]
-        traffic = Traffic(make, survivors, f"{base}/{victim.name}")
-        traffic.flow(10)
-        victim.kill()
-        traffic.flow(20)
-        five.agree(survivors)
-        traffic.flow(5)
-        traffic.check()
-        victim.start().up()
-        five.agree(five.brokers)
-        traffic.flow(5)
-        traffic.check()
-        after = victim.view()
-        assert after["id"] == before["id"]
-        assert after["boot"] > before["boot"]
-
-
-@pytest.mark.parametrize("who", ["root", "leaf"])
-def test_a_broker_that_hangs_and_goes_on_loses_nothing_elsewhere(
-    five: Cluster, make: Make, base: str, who: str
-) -> None:
-    root = five.root()
-    victim = root if who == "root" else five.two_hops()[0]
-    survivors = [b for b in five.brokers if b is not victim]
-    frozen = make(victim.port)
-    frozen.subscribe(f"{base}/#", 2)
-    traffic = Traffic(make, survivors, base)
-    traffic.flow(10)
-    victim.pause()
-    five.agree(survivors)
-    traffic.flow(20)
-    victim.resume()
-    five.agree(five.brokers)
-    traffic.flow(5)
-    traffic.check()
-    # A client of the one that was stopped misses nothing either.
-    for (i, qos), mids in traffic.sent.items():
-        topic = f"{base}/{i}/{qos}"
-        until(
-            lambda t=topic, m=mids: len(set(frozen.payloads(t))) == len(m),
-            f"{topic} at the one that was stopped",
-        )
-        assert list(dict.fromkeys(frozen.payloads(topic))) == [
-            str(n).encode() for n in range(len(mids))
-        ]
-        assert qos == 1 or not repeated(frozen.payloads(topic))
-
-
-def test_a_broker_that_joins_late_and_leaves_disturbs_no_other(
-    five: Cluster, make: Make, base: str
-) -> None:
-    others = list(five.brokers)
-    traffic = Traffic(make, others, base)
-    traffic.flow(5)
-    before = {key: len(mids) for key, mids in traffic.sent.items()}
-    sixth = five.add().up()
-    try:
-        early = make(sixth.port)  # perhaps before there is any link
-        early.subscribe(f"{base}/#", 2)
-        five.agree([*others, sixth])
-        late = make(sixth.port)
-        late.subscribe(f"{base}/late/#", 2)
-        for index, broker in enumerate(others):
-            publisher = make(broker.port)
-            publisher.publish(f"{base}/late/{index}", str(index), 2)
-        assert sorted(late.got(5)) == [b"0", b"1", b"2", b"3", b"4"]
-        late.publish(f"{base}/from", b"sixth", 1)
-        for subscriber in [*traffic.subscribers, early]:
-            assert subscriber.got(1, f"{base}/from") == [b"sixth"]
-        traffic.flow(5)
-        for (i, qos), mids in traffic.sent.items():
-            topic, last = f"{base}/{i}/{qos}", str(len(mids) - 1).encode()
-            until(
-                lambda t=topic, m=last: m in early.payloads(t),
-                f"the newest of {topic} at the sixth",
-            )
-            numbers = [int(payload) for payload in early.payloads(topic)]
-            assert min(numbers) >= before[i, qos], "older than the broker"
-            assert numbers == list(range(numbers[0], len(mids)))
-        assert sixth.terminate() == 0
-        five.agree(others)
-        traffic.flow(5)
-        traffic.check()
-        until(
-            lambda: all(broker.counter("discovery_leaves") for broker in others),
-            "all have heard the goodbye",
-        )
-        assert not repeated(late.payloads())
-    finally:
-        five.brokers.remove(sixth)
-        if sixth.running:
-            sixth.kill()
-        print(sixth.log())
 
 
 # ------------------------------------------------------------------ without multicast

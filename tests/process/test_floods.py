@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import resource
 import socket
-import threading
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.wire import (
-    Connack,
-    Connect,
     Puback,
     Publish,
 )
-from mqttree.broker.wire import encode_packet as encode
-from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.node_harness import connect_packet
 from tests.kit.raw_client import RawClient
-from tests.kit.waiting import PATIENCE, until
+from tests.kit.waiting import until
 
 MIB = 1 << 20
-HALF_OPEN = 2_000
 
 
 class Witness:
@@ -94,99 +86,6 @@ def rss(broker: Broker) -> int:
     """bytes of memory."""
     assert broker.process is not None
     return int(psutil.Process(broker.process.pid).memory_info().rss)
-
-
-# ------------------------------------------------------------------ before CONNECT
-
-
-def open_halfway(port: int, number: int) -> list[socket.socket]:
-    """Connections that say the beginning of a CONNECT, or nothing; from many addresses, as ports
-    are few."""
-    start = encode(Connect("MQTT", 4, True, 0, "half"), 4)
-    found = []
-    for index in range(number):
-        sock = socket.socket()
-        sock.bind((f"127.0.{index // 5000}.{2 + index % 200}", 0))
-        sock.connect(("127.0.0.1", port))
-        if index % 2:
-            sock.sendall(start[: 1 + index % (len(start) - 1)])
-        found.append(sock)
-    return found
-
-
-def test_half_open_connections_and_slow_connects_are_closed(
-    broker: Broker, witness: Witness
-) -> None:
-    before, timeouts = rss(broker), broker.counter("connect_timeout")
-    half = open_halfway(broker.port, HALF_OPEN)
-    slow = [RawClient(broker.port) for _ in range(20)]
-    until(lambda: broker.view()["open_connections"] == HALF_OPEN + 22, "all are open")
-    assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
-    witness.served()
-    properties: dict[int, object] = {Property.USER_PROPERTY: [("k", "v" * 50)]}
-    said = encode(connect_packet("slow", properties=properties), 5)
-    for index in range(len(said)):  # byte by byte, all of them, another client between every two
-        for number, raw in enumerate(slow):
-            raw.sock.sendall(
-                said[index : index + 1] if index != said.index(b"slow") else b"%d" % (number % 10)
-            )
-        if index % 10 == 0:
-            witness.served(1)
-    for raw in slow[:10]:  # ten client ids: those that came first were taken over
-        assert isinstance(raw.take(), Connack)
-    witness.served()
-    until(
-        lambda: broker.counter("connect_timeout") == timeouts + HALF_OPEN,
-        "all that said too little are closed",
-    )
-    witness.served()
-    for each in (*half, *(raw.sock for raw in slow)):
-        each.close()
-
-
-# ------------------------------------------------------------------ subscribers that are behind
-
-
-def test_a_subscriber_that_never_reads_is_cut_to_its_limit(
-    broker: Broker, witness: Witness
-) -> None:
-    """What it does not take is dropped from a limit on, and counted; no publisher waits for it for
-    long."""
-    before = rss(broker)
-    deaf = RawClient(broker.port, "deaf", receive_buffer=4096)
-    deaf.subscribe("firehose")
-    other = RawClient(broker.port, "other")
-    other.subscribe("firehose")
-    got = [0]
-
-    def read() -> None:
-        while got[0] < DEFAULTS.client_backlog_bytes + 40 * MIB:
-            got[0] += len(other.sock.recv(1 << 20))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    firehose = RawClient(broker.port, "firehose")
-    chunk = encode(Publish("firehose", bytes(10_000)), 5) * 50
-    sent = 0
-    while (
-        not (dropped := broker.counter("dropped_slow_consumer"))
-        or sent < DEFAULTS.client_backlog_bytes + 40 * MIB
-    ):
-        firehose.sock.sendall(chunk)
-        sent += len(chunk)
-        assert sent < 4 * DEFAULTS.client_backlog_bytes
-        if sent % (20 * len(chunk)) == 0:
-            witness.served(1)
-    reader.join(PATIENCE)
-    assert not reader.is_alive(), "who reads gets everything"
-    assert dropped
-    assert rss(broker) - before < DEFAULTS.client_backlog_bytes + 64 * MIB
-    for raw in (deaf, other, firehose):
-        raw.close()
-    until(lambda: rss(broker) - before < DEFAULTS.client_backlog_bytes, "memory is given back")
-
-
-# ------------------------------------------------------------------ packet bombs
 
 
 # ------------------------------------------------------------------ storms

@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cli.table import width
-from mqttree.broker.wire import Publish
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client
-from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
 HOSTILE = (
@@ -192,19 +190,3 @@ def test_the_doctor_shows_what_another_broker_says_of_itself_as_text(
 ) -> None:
     lines = shown(at(two[0]), "doctor", "--seconds", "1", "--other", liar, codes=(1,))
     assert any("img src" in line for line in lines)
-
-
-def test_what_clients_send_forges_no_log_lines_however_long_it_is(two: list[Broker]) -> None:
-    port = two[0].port
-    # An id that comes again, a topic that may not be, a client that is refused.
-    for name in (HOSTILE, LONG):
-        first, again = (RawClient(port, f"a {name}"[:65_000], username=name) for _ in range(2))
-        again.send(Publish(f"{name}/#", b""))
-        for client in (first, again):
-            client.closed()
-            client.close()
-    until(lambda: len(two[0].lines("a <img", "closed")) >= 1, "lines about the clients")
-    for broker in two:
-        for line in harmless(broker.log())[:-1]:
-            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ |  ", line), line[:200]
-            assert not line.startswith("2026-01-01") and len(line.encode()) < 16_384

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.config.data_dir import DataDir
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
-from tests.kit.command import mqttree
 from tests.kit.waiting import PATIENCE, until
 
 MODES = ["async", "sync"]
@@ -163,17 +161,3 @@ def test_a_directory_that_another_broker_took_is_left_to_it(tmp_path: Path) -> N
         until(lambda: broker.counter("journal_errors") > 2, "attempts")
         assert len(broker.lines("ERROR", "the journal cannot be written")) == 1
         assert [path.name for path in broker.data_dir.iterdir()] == ["lock"]
-
-
-# ---------------------------------------------------------------- what cannot be read
-
-
-def refused(*flags: str) -> tuple[int, str]:
-    """The exit code and the one line of a broker that does not start."""
-    port, admin = free_ports(2)
-    where = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
-    quiet = ["--discovery", "off", "--log-level", "error"]
-    done = mqttree("run", *where, *quiet, *flags)
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, lines
-    return done.returncode, lines[0]

@@ -185,25 +185,6 @@ def test_a_foreign_broker_that_refuses_the_bit_of_a_bridge_is_connected_to(tmp_p
         assert gateway.lines("leg g to", "is up (MQTT 3.1.1 without the bit of a bridge)")
 
 
-def ring(cluster: Cluster, foreign: MosquittoBroker, *flags: str) -> list[Gateway]:
-    """Two gateways of one federation to one broker."""
-    gateways: list[Gateway] = []
-    for name in ("g", "h"):
-        seeds = [flag for each in gateways for flag in ("--seed", each.address)]
-        gateway = Gateway(
-            cluster.folder,
-            name,
-            ["--discovery", "static", *seeds, *flags],
-            cluster=cluster.cluster,
-        )
-        gateway.foreign = url(foreign.port)
-        cluster.brokers.append(gateway)
-        gateways.append(gateway)
-        gateway.start().up()
-        up(gateway, name)
-    return gateways
-
-
 def rest(gateways: list[Gateway]) -> None:
     """Wait until no message comes in any more."""
     crossed = [-1, 0]
@@ -213,30 +194,3 @@ def rest(gateways: list[Gateway]) -> None:
         return crossed[-1] == crossed[-2] == crossed[-3]
 
     until(rests, "rest")
-
-
-def test_marks_end_a_ring_of_two_gateways_and_both_are_named(tmp_path: Path) -> None:
-    with (
-        Cluster(tmp_path / "ours") as cluster,
-        MosquittoBroker(tmp_path, "theirs") as foreign,
-        clients() as make,
-    ):
-        first, second = gateways = ring(cluster, foreign)
-        until(lambda: legs(first)["g"]["loops"], "the probe of the other leg")
-        assert len(first.lines("legs g and", "lead to one broker")) == 1
-        healthz = text_of(first, "/healthz")
-        assert "leg g: up; leg_loops: leads to the same broker as leg h" in healthz
-        labels = f'{{leg="g",broker="{url(foreign.port)}"}}'
-        assert f"mqttree_leg_loops_total{labels} 1" in text_of(first, "/metrics")
-        here, far, there = make(first.port), make(second.port), make(foreign.port)
-        for client in (here, far, there):
-            client.subscribe("t", 2)
-        here.done(here.publish("t", b"ours", 2))
-        there.done(there.publish("t", b"theirs", 2))
-        rest(gateways)
-        until(lambda: all(legs(g)[g.name]["dropped"]["marked"] for g in gateways), "marked ones")
-        assert here.payloads().count(b"ours") == far.payloads().count(b"ours") == 1
-        assert not any(legs(g)[g.name]["dropped"]["muted"] for g in gateways)
-        # Each of the legs takes it.
-        until(lambda: here.payloads().count(b"theirs") >= 2, "the message of both legs")
-        assert here.payloads().count(b"theirs") == 2

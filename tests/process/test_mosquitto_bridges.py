@@ -114,21 +114,6 @@ def once(sender: Client, receivers: list[Client]) -> None:
         assert len(receiver.payloads("mark")) == 1
 
 
-def test_a_ring_of_two_bridges_of_one_mosquitto_is_opened(tmp_path: Path) -> None:
-    with Cluster(tmp_path / "ours") as cluster, clients() as make:
-        broker = cluster.add().up()
-        lines = (*bridge("one", broker.port), *bridge("two", broker.port))
-        with MosquittoBroker(tmp_path, "theirs", *lines) as foreign:
-            bridged(broker, 2)
-            here, there = make(broker.port), make(foreign.port)
-            loop(there, broker)
-            assert len(rings(broker)) == 1
-            for client in (here, there):
-                client.subscribe("after", 2)
-                client.subscribe("mark", 2)
-            once(there, [here, there])
-
-
 def test_a_ring_of_two_mosquittos_that_are_bridged_to_each_other_is_opened(tmp_path: Path) -> None:
     with Cluster(tmp_path / "ours") as cluster, clients() as make:
         broker = cluster.add().up()

@@ -103,30 +103,6 @@ async def test_messages_come_by_a_connection_to_each_broker(brokers: list[Broker
         publisher.close()
 
 
-async def test_what_is_published_while_a_broker_dies_comes_exactly_once(
-    brokers: list[Broker],
-) -> None:
-    """The one connection is at the broker that dies; a reader elsewhere counts."""
-    reader = await asyncio.get_running_loop().run_in_executor(None, Client, brokers[1].port)
-    await asyncio.get_running_loop().run_in_executor(None, reader.subscribe, "out", 2)
-    addresses = [brokers[2].address, brokers[0].address, brokers[1].address]
-    async with running(MultiClient(addresses, "multi", sessions=1)) as found:
-        work = [
-            asyncio.create_task(found.client.publish("out", b"%d" % number, 1))
-            for number in range(200)
-        ]
-        await work[50]
-        brokers[2].kill()
-        await asyncio.wait_for(asyncio.gather(*work), PATIENCE)
-    # What only the killed broker had acknowledged its standby has.
-    wanted = {b"%d" % number for number in range(200)}
-    await eventually(
-        lambda: set(reader.payloads()) >= wanted,
-        lambda: f"acknowledged and missing: {sorted(wanted - set(reader.payloads()))}",
-    )
-    reader.close()
-
-
 async def publishing(
     broker: Broker, topic: str, qos: int, stop: asyncio.Event, name: str
 ) -> list[bytes]:

@@ -11,7 +11,6 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,7 @@ from websockets.uri import parse_uri
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
 from mqttree.broker.wire import Connack, Connect, Disconnect, Packet, Publish
-from mqttree.broker.wire.packets import Puback, Pubrec, Pubrel, Will
-from mqttree.broker.wire.properties import Property
+from mqttree.broker.wire.packets import Will
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.raw_client import RawClient
@@ -128,10 +126,9 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
         yield Ways(Served(broker, ports, ca), folder)
 
 
-def hello(version: int, name: str, *, expiry: int = 0) -> Connect:
+def hello(version: int, name: str) -> Connect:
     will = Will(f"{name}/will", b"gone", 1)
-    properties = {Property.SESSION_EXPIRY_INTERVAL: expiry} if expiry else None
-    return Connect("MQTT", version, not expiry, 60, name, None, None, will, properties)
+    return Connect("MQTT", version, True, 60, name, None, None, will)
 
 
 def burst(name: str, number: int, qos: int) -> list[Packet]:
@@ -143,7 +140,7 @@ def burst(name: str, number: int, qos: int) -> list[Packet]:
 
 def again(
     ways: Ways, old: RawClient, transport: str, last: list[Packet], connect: Connect
-) -> tuple[RawClient, Connack]:
+) -> RawClient:
     """Send `last` on the old connection, close it and connect on a new one, while the broker does
     not look."""
     broker = ways.served.broker
@@ -157,7 +154,8 @@ def again(
         new.send(connect)
     finally:
         broker.resume()
-    return new, new.wait(Connack)
+    new.wait(Connack)
+    return new
 
 
 @pytest.mark.statement("MQTT-3.1.4-3")
@@ -176,13 +174,8 @@ def test_messages_sent_before_a_reconnection_are_delivered(
         expected = []
         for number in range(ROUNDS):
             qos = number % 2
-            wire, _ = again(
-                ways,
-                wire,
-                transport,
-                [*burst(name, number, qos), Disconnect()],
-                hello(version, name),
-            )
+            last = [*burst(name, number, qos), Disconnect()]
+            wire = again(ways, wire, transport, last, hello(version, name))
             expected += [(f"{name}/{qos}", b"%d %d" % (number, n)) for n in range(BURST)]
         wire.send(Publish(f"{name}/end", b"", 1, packet_id=1))
         until(lambda: any(m.topic == f"{name}/end" for m in subscriber.messages), "the end")
@@ -211,74 +204,3 @@ def test_messages_of_a_client_that_is_gone_before_its_password_is_checked_are_de
             )
             wire.close()
         until(lambda: len(subscriber.messages) == ROUNDS * (BURST + 1), "all messages")
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_last_disconnect_before_a_reconnection_counts(ways: Ways, transport: str) -> None:
-    name = f"expiry-{transport}"
-    wire = ways.open(transport, 5)
-    wire.send(hello(5, name, expiry=100))
-    assert not wire.wait(Connack).session_present
-    wire, connack = again(ways, wire, transport, [Disconnect()], hello(5, name, expiry=100))
-    assert connack.session_present
-    ends = Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0})
-    wire, connack = again(ways, wire, transport, [ends], hello(5, name, expiry=100))
-    assert not connack.session_present
-    wire.send(ends)
-
-
-@pytest.mark.parametrize("transport", ["tcp", "tls", "ws"])
-def test_a_client_that_leaves_without_disconnect_leaves_its_will(
-    ways: Ways, transport: str
-) -> None:
-    name = f"will-{transport}"
-    with clients() as make:
-        subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
-        subscriber.subscribe(f"{name}/#", 1)
-        wire = ways.open(transport, 5)
-        wire.send(hello(5, name))
-        wire.wait(Connack)
-        wire, _ = again(ways, wire, transport, burst(name, 0, 0), hello(5, name))
-        until(lambda: len(subscriber.messages) > BURST, "everything")
-        assert [m.topic for m in subscriber.messages] == [f"{name}/0"] * BURST + [f"{name}/will"]
-        wire.send(Disconnect())
-
-
-@pytest.mark.parametrize("transport", ["tcp", "wss"])
-def test_a_qos_2_exchange_goes_on_where_the_old_connection_ended(
-    ways: Ways, transport: str
-) -> None:
-    """PUBREL may have been under way when the connection ended, and is sent again on the next
-    one."""
-    name = f"two-{transport}"
-    with clients() as make:
-        subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
-        subscriber.subscribe(f"{name}/#", 2)
-        wire = ways.open(transport, 4)
-        wire.send(Connect("MQTT", 4, False, 60, name))
-        wire.wait(Connack)
-        packets = burst(name, 0, 2)
-        wire.send(*packets)
-        for _ in packets:
-            wire.wait(Pubrec)
-        wire, connack = again(
-            ways,
-            wire,
-            transport,
-            [Pubrel(n + 1) for n in range(BURST)] + burst(name, 1, 2),
-            Connect("MQTT", 4, False, 60, name),
-        )
-        assert connack.session_present
-        for packet in burst(name, 1, 2):  # nothing was acknowledged, as far as the client knows
-            assert isinstance(packet, Publish)
-            packet.dup = True
-            wire.send(packet)
-            wire.wait(Pubrec)
-        until(lambda: len(subscriber.messages) >= 2 * BURST, "everything")
-        wire.send(Publish(f"{name}/end", b"", 1, packet_id=BURST + 1))
-        wire.wait(Puback)
-        until(lambda: any(m.topic == f"{name}/end" for m in subscriber.messages), "the end")
-        found = [m.payload for m in subscriber.messages if m.topic == f"{name}/2"]
-        assert found == [b"%d %d" % (number, n) for number in (0, 1) for n in range(BURST)]
-        with suppress(OSError):
-            wire.close()

@@ -145,53 +145,24 @@ def changes_received(patch: Mutant, change: Callable[[Forwarder, Message], list[
     patch.setattr(Forwarder, "singly", lambda self, key, sequence: True)
 
 
+def delivers(**fields: Any) -> Callable[[Mutant], None]:
+    """Deliver messages with other `fields`."""
+
+    def plant(patch: Mutant) -> None:
+        def change(relay: Forwarder, message: Message) -> list[Message]:
+            names = ("topic", "payload", "qos", "retain", "properties")
+            values = [fields.get(name, getattr(message, name)) for name in names]
+            return [Message(*values, None, None)]
+
+        changes_received(patch, change)
+
+    return plant
+
+
 def delivers_twice(patch: Mutant) -> None:
     def change(relay: Forwarder, message: Message) -> list[Message]:
         relay.node.dispatcher.publish(message, None, ())
         return [message]
-
-    changes_received(patch, change)
-
-
-def other_payload(patch: Mutant) -> None:
-    def change(relay: Forwarder, message: Message) -> list[Message]:
-        return [
-            Message(
-                message.topic,
-                message.payload + b"!",
-                message.qos,
-                message.retain,
-                message.properties,
-                None,
-                None,
-            )
-        ]
-
-    changes_received(patch, change)
-
-
-def other_topic(patch: Mutant) -> None:
-    def change(relay: Forwarder, message: Message) -> list[Message]:
-        return [
-            Message(
-                b"t/other",
-                message.payload,
-                message.qos,
-                message.retain,
-                message.properties,
-                None,
-                None,
-            )
-        ]
-
-    changes_received(patch, change)
-
-
-def no_properties(patch: Mutant) -> None:
-    def change(relay: Forwarder, message: Message) -> list[Message]:
-        return [
-            Message(message.topic, message.payload, message.qos, message.retain, b"", None, None)
-        ]
 
     changes_received(patch, change)
 
@@ -267,9 +238,9 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], str, str]] = {
     "takes what has been here": (replays_all, "crossed twice", "message"),
     "delivers twice at QoS 2": (delivers_twice, "QoS 2 twice", "sub"),
     "delivers twice at QoS 1": (delivers_twice, "duplicate", "one"),
-    "changes the payload": (other_payload, "client", "payload of message"),
-    "changes the topic": (other_topic, "client", "came as t/other"),
-    "drops properties": (no_properties, "client", "properties of message"),
+    "changes the payload": (delivers(payload=b"0|!"), "client", "payload of message"),
+    "changes the topic": (delivers(topic=b"t/other"), "client", "came as t/other"),
+    "drops properties": (delivers(properties=b""), "client", "properties of message"),
     "matches other filters": (matches_everything, "unwanted", "one"),
     "loses retained messages": (loses_retained, "retained", "b"),
     "does not forward QoS 0": (forwards_no_qos_0, "probe", "0 times"),

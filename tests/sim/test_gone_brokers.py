@@ -95,22 +95,14 @@ def test_a_short_absence_is_no_alarm() -> None:
     assert [alarms(host) + warnings(host) for host in hosts] == [[], [], []]
 
 
-def test_a_broker_that_is_back_with_a_new_id_is_back() -> None:
-    world, hosts = federation()
-    hosts[2].kill()
-    world.run(20.0)
-    hosts[2].id = b"newcomer"
-    hosts[2].start()
-    world.run(5.0)
-    assert [alarms(host) for host in hosts] == [[], [], []]
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_broker_that_is_back_with_a_new_id_does_not_miss_itself(seed: int) -> None:
-    """Whether it hears before or after it is back that others have lost it."""
+@pytest.mark.parametrize(("seed", "away"), [(0, 7.0), (1, 7.0), (1, 20.0)])
+def test_a_broker_that_is_back_with_a_new_id_is_back_and_does_not_miss_itself(
+    seed: int, away: float
+) -> None:
+    """Whether it hears before or after it is back that others have lost it, or it is an alarm."""
     world, hosts = federation(seed=seed)
     hosts[2].kill()
-    world.run(7.0)
+    world.run(away)
     hosts[2].id = b"newcomer"
     hosts[2].start()
     world.run(30.0)

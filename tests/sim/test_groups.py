@@ -70,16 +70,6 @@ class Scene:
         return Counter(got.number for client in self.members for got in client.got)
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_members_get_messages_in_turn(seed: int, qos: int) -> None:
-    scene = Scene(seed)
-    numbers = scene.publish(40, qos)
-    scene.world.run(2.0)
-    assert scene.got() == dict.fromkeys(numbers, 1)
-    assert [len(client.got) for client in scene.members] == [20, 20]
-
-
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unsent_messages_of_a_member_that_leaves_go_to_another(seed: int, qos: int) -> None:
@@ -118,41 +108,6 @@ def test_messages_given_to_a_broker_that_is_cut_off_wait_for_it(seed: int, qos: 
     world.heal()
     world.run(20.0)
     assert scene.got() == dict.fromkeys(numbers + later, 1)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_messages_wait_while_all_members_are_cut_off(seed: int) -> None:
-    """It waits for one of them."""
-    scene = Scene(seed)
-    world = scene.world
-    world.partition([(0,)])
-    world.run(5.0)
-    numbers = scene.publish(20, 2)
-    world.run(1.0)
-    assert not scene.got()
-    world.heal()
-    world.run(20.0)
-    assert scene.got() == dict.fromkeys(numbers, 1)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_messages_given_to_a_broker_that_dies_go_to_another(seed: int) -> None:
-    """What it was given goes to the other one; when it is back, with another life, nothing comes
-    again."""
-    scene = Scene(seed)
-    world = scene.world
-    early = scene.publish(10, 2)
-    world.run(1.0)
-    world.hosts[1].kill(reset=False)
-    between = scene.publish(20, 2)
-    world.run(5.0)
-    late = scene.publish(10, 2)
-    world.run(1.0)
-    world.hosts[1].start()
-    world.run(20.0)
-    got = scene.got()
-    assert set(got.values()) == {1}
-    assert got.keys() == {*early, *between, *late}
 
 
 def tables(scene: Scene) -> list[tuple[str, str, int]]:

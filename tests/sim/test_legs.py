@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.io.leg_driver import LegDriver
 from mqttree.broker.io.leg_turns import LegTurns
 from mqttree.broker.leg.crossing import Crossing
 from mqttree.broker.leg.leg import Leg
 from mqttree.broker.leg.marks import Marks
-from mqttree.broker.leg.rings import EchoList
 from mqttree.broker.leg.session_pair import LocalSession, SessionPair
 from mqttree.broker.leg.subscriptions import SUBSCRIBE_ID, Subscriptions
 from mqttree.broker.wire.encode import encode_packet
@@ -61,18 +59,6 @@ def wants_its_own(patch: Mutant) -> None:
     patch.setattr(Subscriptions, "_subscribe", wrong)
 
 
-def takes_echoes_for_messages(patch: Mutant) -> None:
-    """Of what a foreign broker without No Local sends back, one in twenty comes in."""
-    takes = EchoList.takes
-    count = [0]
-
-    def wrong(self: EchoList, topic: bytes, payload: bytes, now: float) -> bool:
-        count[0] += 1
-        return takes(self, topic, payload, now) and count[0] % 20 > 0
-
-    patch.setattr(EchoList, "takes", wrong)
-
-
 def trusts_a_session_that_is_gone(patch: Mutant) -> None:
     """The session here keeps identifiers that the foreign broker has forgotten, and gives to
     others."""
@@ -94,17 +80,6 @@ def begins_anew(patch: Mutant) -> None:
     patch.setattr(SessionPair, "clean_start", wrong)
 
 
-def drops_what_comes_early(patch: Mutant) -> None:
-    """What the foreign broker sends before this one has let the leg in is lost."""
-    enter = Leg._enter
-
-    def wrong(self: Leg, now: float) -> None:
-        self._early.clear()
-        enter(self, now)
-
-    patch.setattr(Leg, "_enter", wrong)
-
-
 def loses_a_chunk(patch: Mutant) -> None:
     """One of a hundred chunks from the foreign broker does not get here."""
     inwards = Crossing.inwards
@@ -118,28 +93,11 @@ def loses_a_chunk(patch: Mutant) -> None:
     patch.setattr(Crossing, "inwards", wrong)
 
 
-def forgets_the_session(patch: Mutant) -> None:
-    """A driver does not say which session this broker has, as if there was none."""
-    dialled = LegDriver.on_dialled
-
-    def wrong(self: LegDriver, protocol: Any) -> None:
-        sessions = self.driver.node.sessions
-        found = sessions.pop(self.settings.session, None)
-        dialled(self, protocol)
-        if found is not None:
-            sessions[self.settings.session] = found
-
-    patch.setattr(LegDriver, "on_dialled", wrong)
-
-
 MUTANTS: dict[str, tuple[Callable[[Mutant], None], tuple[int, ...], str]] = {
     "no No Local": (wants_its_own, tuple(range(12)), "twice"),
-    "no echo list": (takes_echoes_for_messages, tuple(range(13, 25)), "twice"),
     "trusts a session that is gone": (trusts_a_session_that_is_gone, tuple(range(80, 130)), "lost"),
     "always begins anew": (begins_anew, tuple(range(12)), "lost"),
-    "drops what comes early": (drops_what_comes_early, tuple(range(24)), "lost"),
     "loses a chunk": (loses_a_chunk, tuple(range(8, 20)), "lost"),
-    "forgets the session here": (forgets_the_session, tuple(range(12)), "lost"),
 }
 
 

@@ -203,15 +203,6 @@ def test_an_origin_that_is_killed_meanwhile_loses_nothing_of_its_tail(routing: s
     assert scene.counted("log_tail_replayed") > 40
 
 
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_a_broker_that_was_killed_gets_what_it_missed(routing: str) -> None:
-    """Its sessions are back from its journal, and get what was published meanwhile."""
-    scene = Away(2, 150, 100, 1.0, [(1.9, kill(1)), (151.9, start(1))], routing=routing)
-    scene.kept = True
-    played(scene, 156.0).check()
-    assert scene.counted("replay_log_lost") == 0
-
-
 @pytest.mark.parametrize("routing", some("interest"))
 def test_killing_the_origin_and_the_absent_broker_loses_nothing(routing: str) -> None:
     """First the one that is away; the other one meanwhile, in the moment when it is back."""

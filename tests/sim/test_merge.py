@@ -291,16 +291,6 @@ def test_an_older_session_is_forgotten_when_what_was_in_it_is_written() -> None:
     row.one_session()
 
 
-@pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_a_session_restored_from_a_journal_is_merged(routing: str) -> None:
-    row, first, feed, second = killed(routing)
-    row.run(0.5)
-    row.host(1).start()
-    settle(row, feed)
-    judge(feed, first, second)
-    assert row.node(2).counters.sessions_merged == 1
-
-
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_a_client_keeps_its_newer_session_at_a_broker_that_just_restarted(

@@ -17,15 +17,12 @@ from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from mqttree.broker.cluster.delivery.replay_log import NEVER, ReplayLog
 from mqttree.broker.cluster.sessions.evaluated import Evaluated
-from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
-from mqttree.broker.cluster.sessions.session_history import SessionHistory
 from mqttree.broker.cluster.sessions.takeover import Takeover
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from mqttree.broker.core.connection import Connection
-from mqttree.broker.core.dispatcher import Dispatcher
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import Limits
 from tests.kit.journal_harness import Files
@@ -57,55 +54,6 @@ def answers_at_once(patch: Mutant) -> None:
     patch.setattr(SubscriptionBarrier, "expect", wrong)
 
 
-def releases(patch: Mutant, change: Callable[[list[Any]], list[Any]]) -> None:
-    """What feeds held, and what origins answered, is delivered otherwise."""
-    step, ways = (
-        PacedRelease._step,
-        {
-            Dispatcher: ("publish", Dispatcher.publish),
-            Evaluated: ("deliver", Evaluated.deliver),
-        },
-    )
-
-    def wrong(self: PacedRelease, *arguments: Any) -> bool:
-        found: list[Any] = []
-        for owner, (name, call) in ways.items():
-            patch.setattr(owner, name, lambda *rest, call=call: found.append((call, rest)))
-        try:
-            return step(self, *arguments)
-        finally:
-            for owner, (name, call) in ways.items():
-                patch.setattr(owner, name, call)
-            for call, rest in change(found):
-                call(*rest)
-
-    patch.setattr(PacedRelease, "_step", wrong)
-
-
-def drops_some(patch: Mutant) -> None:
-    """Every third of what is released together is lost."""
-    releases(patch, lambda found: [rest for number, rest in enumerate(found, 1) if number % 3])
-
-
-def releases_backwards(patch: Mutant) -> None:
-    releases(patch, lambda found: found[::-1])
-
-
-def delivers_again(patch: Mutant) -> None:
-    """What a session gets from a log when it has moved, it gets twice."""
-    offer = SessionHistory.offer
-
-    def wrong(self: SessionHistory, session: Session, found: Any) -> None:
-        again = list(found)
-        offer(self, session, again)
-        self._evaluated.names(session).difference_update(
-            name for name, message in again if message.qos == 2
-        )
-        offer(self, session, again)
-
-    patch.setattr(SessionHistory, "offer", wrong)
-
-
 def forgets_what_was_left_behind(patch: Mutant) -> None:
     """The queue of an older session of a client is thrown away."""
     patch.setattr(QueueMerge, "absorb", lambda *_, **__: None)
@@ -114,21 +62,6 @@ def forgets_what_was_left_behind(patch: Mutant) -> None:
 def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
     patch.setattr(Evaluated, "had", lambda *_: False)
-
-
-def takes_the_oldest(patch: Mutant) -> None:
-    """Who has been at several brokers gets the session of the one where it was first."""
-    elsewhere = PostedSessions.elsewhere
-
-    def wrong(self: PostedSessions, client_id: str, **options: bool) -> Any:
-        found = elsewhere(self, client_id, **options)
-        return (
-            sorted(found, key=lambda one: one[1].stamp)[:1]
-            if self._node.sessions.get(client_id) is None
-            else []
-        )
-
-    patch.setattr(PostedSessions, "elsewhere", wrong)
 
 
 def waits_for_nobody(patch: Mutant) -> None:
@@ -202,11 +135,6 @@ def relays() -> Iterator[Found]:
         yield Relays(seed, just_behind=bool(seed % 2)).run().violations
 
 
-def roams() -> Iterator[Found]:
-    for seed in range(4):
-        yield Roaming(seed, routing=("interest", "topic")[seed % 2]).run().violations
-
-
 def slow_roams() -> Iterator[Found]:
     for seed in (5500149, 7710005):
         yield run_strain(seed).violations
@@ -239,11 +167,7 @@ def journals() -> Iterator[Found]:
 MUTANTS: dict[str, tuple[Callable[[Mutant], None], Callable[[], Iterator[Found]], str]] = {
     "gives feeds up after 50 ms": (gives_up_at_once, relays, "order"),
     "SUBACK at once": (answers_at_once, relays, "lost"),
-    "drops every third held message": (drops_some, relays, "lost"),
-    "releases out of order": (releases_backwards, relays, "order"),
-    "delivers twice after a takeover": (delivers_again, roams, "QoS 2 twice"),
     "adds all of an older session": (merges_everything, split_roams, "QoS 2 twice"),
-    "goes on with the oldest session": (takes_the_oldest, split_roams, "QoS 2 twice"),
     "goes on with an older session at once": (waits_for_nobody, slow_roams, "QoS 2 twice"),
     "throws older sessions away": (forgets_what_was_left_behind, leaves_behind, "left behind"),
     "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),

@@ -7,10 +7,6 @@ import os
 
 import pytest
 
-from mqttree.broker import CORE
-from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.strategy.ort import Ort
-from mqttree.stp.topic_overlay import TopicOverlay
 from tests.sim.lossy_modes import EvenScene, missing
 from tests.sim.ort import Unowed, overlay_faults, run_ort
 
@@ -58,35 +54,3 @@ def test_exactly_what_is_counted_is_lost_until_the_overlay_is_there(topic: str, 
     assert lost == list(range(len(lost)))
     assert scene.lost() == len(lost)
     scene.check()
-
-
-def all_links(ort: Ort, brokers: tuple[bytes, ...]) -> list[Link]:
-    """Flood over all links, whatever the overlay."""
-    return list(ort._open.values())
-
-
-def no_children(overlay: TopicOverlay) -> None:
-    """Send to the parent alone."""
-    overlay.neighbours = () if overlay.parent is None else (overlay.parent,)
-
-
-def own_root(overlay: TopicOverlay, claims: object) -> None:
-    """Follow nobody."""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(CORE.running != "python", reason="a compiled core cannot be changed")
-@pytest.mark.parametrize(
-    ("place", "name", "mutant", "kinds"),
-    [
-        (Ort, "_links", all_links, {"ways"}),
-        (TopicOverlay, "_find_neighbours", no_children, {"overlay"}),
-        (TopicOverlay, "_best_root", own_root, {"overlay root", "overlay"}),
-    ],
-    ids=["all links", "no children", "no root but itself"],
-)
-def test_a_broker_that_does_it_wrong_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, place: type, name: str, mutant: object, kinds: set[str]
-) -> None:
-    monkeypatch.setattr(place, name, mutant)
-    assert kinds <= {kind for kind, _ in run_ort(3, 4).violations}

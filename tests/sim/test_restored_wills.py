@@ -58,7 +58,7 @@ class Journals(Row):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("then", ["stays", "leaves", "writes again"])
+@pytest.mark.parametrize("then", ["stays", "leaves", "writes again", "deletes"])
 @pytest.mark.parametrize("clean", [False, True], ids=["goes on", "clean start"])
 def test_a_device_that_moved_while_its_broker_was_dead_is_online(
     version: int, then: str, clean: bool
@@ -71,46 +71,30 @@ def test_a_device_that_moved_while_its_broker_was_dead_is_online(
     value = b"Online1"
     if then == "leaves":
         second.send(Disconnect(0, None))
-    elif then == "writes again":
-        value = b"Online2"
+    elif then != "stays":
+        value = b"Online2" if then == "writes again" else b""
         row.write(second, value)
     row.again(1)
     assert row.retained() == [value] * 3
     assert then == "leaves" or b"Offline" not in row.watcher.payloads
 
 
-def test_a_device_that_moves_while_its_broker_starts_is_online() -> None:
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_device_that_comes_as_its_broker_starts_is_online(moves: bool) -> None:
+    """To that one, or to another (`moves`)."""
     row = Journals()
     row.host(1).kill()
     row.run(1.0)
     row.host(1).start()
-    row.move()
+    if moves:
+        row.move()
+    else:
+        back = row.client(1, will=WILL)
+        back.send(Publish(TOPIC, b"Online1", 1, retain=True, packet_id=1))
     row.again()
+    assert moves or back.present
     assert row.retained() == [b"Online1"] * 3
     assert row.watcher.payloads[-1] == b"Online1"
-
-
-def test_a_device_that_comes_back_to_its_broker_as_that_starts_is_online() -> None:
-    row = Journals()
-    row.host(1).kill()
-    row.run(1.0)
-    row.host(1).start()
-    back = row.client(1, will=WILL)
-    back.send(Publish(TOPIC, b"Online1", 1, retain=True, packet_id=1))
-    row.again()
-    assert back.present
-    assert row.retained() == [b"Online1"] * 3
-    assert row.watcher.payloads[-1] == b"Online1"
-
-
-def test_what_a_newer_connection_deleted_stays_deleted() -> None:
-    row = Journals()
-    row.host(1).kill()
-    row.run(0.5)
-    second = row.move()
-    row.write(second, b"")
-    row.again(1)
-    assert row.retained() == [b""] * 3
 
 
 def test_the_broker_of_the_older_connection_starts_first_after_all_were_dead() -> None:

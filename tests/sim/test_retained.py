@@ -216,21 +216,6 @@ def test_after_a_split_the_last_write_is_everywhere(log_age: float) -> None:
     assert all(client.epoch == 1 for client in story.clients)
 
 
-def test_a_restarted_broker_gets_its_own_messages_back(short_log: None) -> None:
-    story = Story(3, 3)
-    story.start()
-    quiet(story.world)
-    for topic in TOPICS:
-        story.write(0, topic)
-    story.world.run(2.0)
-    story.world.hosts[0].kill()
-    story.world.run(5.0)
-    story.world.hosts[0].start()
-    story.settle()
-    story.check()
-    assert len(story.numbers(0)) == len(TOPICS)
-
-
 def test_retained_messages_cross_a_chain_of_brokers(short_log: None) -> None:
     """What one end lacks comes over all between."""
     story = Story(4, 5)

@@ -7,12 +7,11 @@ SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mqttree.broker.persistence.durable_sessions import DurableSessions
 from mqttree.broker.persistence.images import StandbyImage
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.stream import NEVER, Stream, Target
@@ -77,33 +76,6 @@ def waits_for_nobody(patch: Mutant) -> None:
     patch.setattr(Stream, "_weigh", wrong)
 
 
-def trusts_the_gone(patch: Mutant) -> None:
-    """What is sent to a standby counts as acknowledged."""
-    send = Stream.send
-
-    def wrong(self: Stream, frame: bytes, lsn: int) -> None:
-        send(self, frame, lsn)
-        if self.standby is not None:
-            self._safe = lsn
-            self._weigh()
-
-    patch.setattr(Stream, "send", wrong)
-
-
-def leaves_a_session_out(patch: Mutant) -> None:
-    """The snapshot misses what goes on: a session that is there twice as long."""
-    everything = DurableSessions.everything
-
-    def wrong(self: DurableSessions) -> Iterator[int]:
-        recorders = dict(self.recorders)
-        if len(recorders) > 1:
-            self.recorders.pop(min(recorders))
-        yield from everything(self)
-        self.recorders.update(recorders)
-
-    patch.setattr(DurableSessions, "everything", wrong)
-
-
 def numbers_messages_once(patch: Mutant) -> None:
     """A stream refers to messages that came before it."""
     patch.setattr(Journal, "everything", lambda self: self._everything())
@@ -122,17 +94,6 @@ def skips_a_frame(patch: Mutant) -> None:
     patch.setattr(StandbyImage, "apply", wrong)
 
 
-def loses_a_frame(patch: Mutant) -> None:
-    """The owner leaves a frame out."""
-    send = Stream.send
-
-    def wrong(self: Stream, frame: bytes, lsn: int) -> None:
-        if lsn % 50:
-            send(self, frame, lsn)
-
-    patch.setattr(Stream, "send", wrong)
-
-
 def ends_at_once(patch: Mutant) -> None:
     """The first frame counts as the whole snapshot."""
     patch.setattr(Target, "may_end", property(lambda self: not self.end and self.lsn > self._first))
@@ -140,11 +101,8 @@ def ends_at_once(patch: Mutant) -> None:
 
 MUTANTS: list[tuple[Callable[[Mutant], None], str]] = [
     (waits_for_nobody, "let out"),
-    (trusts_the_gone, "let out"),
-    (leaves_a_session_out, "image"),
     (numbers_messages_once, "image fault"),
     (skips_a_frame, "image"),
-    (loses_a_frame, "image fault"),
     (ends_at_once, "image"),
 ]
 

@@ -464,23 +464,6 @@ def test_a_client_that_leaves_during_a_takeover_loses_nothing() -> None:
     row.one_session()
 
 
-def test_a_session_that_moves_twice_at_once_loses_nothing() -> None:
-    row = Row()
-    client = row.connect(1)
-    client.subscribe("a")
-    client.cut()
-    row.connect(0, "p").publish("a", b"1")
-    row.run()
-    second = row.client(2, answers=False)
-    row.until(lambda: second.connacks)
-    third = row.client(0, answers=False)
-    row.until(lambda: third.connacks)
-    assert second.present
-    assert third.present
-    row.until(lambda: third.payloads == [b"1"])
-    row.one_session()
-
-
 @pytest.mark.parametrize("leaves", [Client.cut, Client.leave])
 def test_an_empty_session_moves_as_often_as_its_client_does(
     leaves: Callable[[Client], None],

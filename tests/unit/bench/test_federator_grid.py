@@ -71,28 +71,24 @@ def test_a_round_takes_16_announcements_and_7_memberships(variant: dict[str, Any
     assert len(twice) == 4
 
 
-def test_a_publication_takes_10_messages_by_parent_7() -> None:
-    world = paper(own=PARENT_7)
+@pytest.mark.parametrize(
+    ("options", "messages", "hops"),
+    [({"own": PARENT_7}, 10, {7: 1, 2: 4}), ({}, 12, {2: 4, 7: 5})],
+    ids=["parent 7", "the lowest parent"],
+)
+def test_a_publication_takes_10_or_12_messages_by_the_parent_that_is_chosen(
+    options: dict[str, Any], messages: int, hops: dict[int, int]
+) -> None:
+    world = paper(**options)
     before = duplicates(world)
     begin(world)
     world.publish(6, Kind.FEDERATED.topic(TOPIC), b"x")
     sent_at = world.now
     world.run(1)
-    assert world.sent == {Kind.ROUTING: 10}
+    assert world.sent == {Kind.ROUTING: messages}
     assert duplicates(world) - before == 4
-    hops = {node: round((at - sent_at) / 0.005) for at, node, _ in world.delivered}
-    assert hops == {7: 1, 2: 4}
-
-
-def test_a_publication_takes_12_messages_by_the_lowest_parent() -> None:
-    world = paper()
-    begin(world)
-    world.publish(6, Kind.FEDERATED.topic(TOPIC), b"x")
-    sent_at = world.now
-    world.run(1)
-    assert world.sent == {Kind.ROUTING: 12}
-    hops = {node: round((at - sent_at) / 0.005) for at, node, _ in world.delivered}
-    assert hops == {2: 4, 7: 5}
+    found = {node: round((at - sent_at) / 0.005) for at, node, _ in world.delivered}
+    assert found == hops
 
 
 def test_the_public_code_takes_15_messages_for_a_publication() -> None:
@@ -210,24 +206,19 @@ def test_a_restarted_core_is_ignored_until_its_old_life_counts_as_silent() -> No
 
 
 @pytest.mark.long
-def test_a_log_that_is_too_short_sends_publications_round_for_ever() -> None:
-    """A copy that a slow link brings when its id is forgotten counts as new."""
-    world = paper(log_size=20)
+@pytest.mark.parametrize("log_time", [0.0, 5.0])
+def test_a_log_that_is_too_short_sends_publications_round_for_ever(log_time: float) -> None:
+    """A copy that a slow link brings when its id is forgotten counts as new. The paper asks for a
+    log with a size and a minimum time (`log_time`, s), which ends that."""
+    world = paper(log_size=20, log_time=log_time)
     world.delays[7, 8] = 2.0
     begin(world)
     world.publish_many(7, 500, 0.02)
     world.run(60)
-    assert len(world.got(2)) > 5_000 and world.sent[Kind.ROUTING] > 50_000
-
-
-def test_a_log_that_keeps_ids_for_a_time_ends_that() -> None:
-    """The paper asks for a log with a size and a minimum time."""
-    world = paper(log_size=20, log_time=5.0)
-    world.delays[7, 8] = 2.0
-    begin(world)
-    world.publish_many(7, 500, 0.02)
-    world.run(60)
-    assert len(world.got(2)) == 500 and world.sent[Kind.ROUTING] < 6_000
+    if log_time:
+        assert len(world.got(2)) == 500 and world.sent[Kind.ROUTING] < 6_000
+    else:
+        assert len(world.got(2)) > 5_000 and world.sent[Kind.ROUTING] > 50_000
 
 
 def members(world: World) -> list[int]:

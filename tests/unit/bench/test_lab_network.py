@@ -33,12 +33,6 @@ from mqttree.bench.trace import Writer
 
 MS = 1_000_000
 TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=10))
-LINE = Topology(
-    "line",
-    ("b0", "b1", "b2"),
-    default=None,
-    links={frozenset((f"b{n}", f"b{n + 1}")): Wire(10) for n in (0, 1)},
-)
 
 
 class Time:

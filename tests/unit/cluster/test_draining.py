@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
-from mqttree.broker.cli.status import render, waits_for
+from mqttree.broker.cli.status import waits_for
 from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.drain import (
@@ -21,9 +20,8 @@ from mqttree.broker.cluster.drain import (
     check_elsewhere,
     read_drain,
 )
-from mqttree.broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
+from mqttree.broker.cluster.link.control_records import ASK_SEEN, SEEN
 from mqttree.broker.cluster.link.version_vector import encode_vector
-from mqttree.broker.cluster.state_view import federation_state
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.wire import Connack, Disconnect
 from mqttree.broker.wire.constants import ReasonCode
@@ -261,16 +259,6 @@ def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
     assert world.logged[-1].startswith("drained in") and "left are" not in world.logged[-1]
 
 
-def test_a_drained_root_becomes_a_leaf() -> None:
-    world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
-    found = Draining(world)
-    world.advance(0.2)
-    assert found.drain.state == "tree"
-    assert bpdus.decode(neighbour.records(BPDU)[-1]).root.tenths == 0
-
-
 # ------------------------------------------------------------------ the end of patience
 
 
@@ -291,28 +279,6 @@ def test_a_drain_ends_when_its_time_is_over() -> None:
     )
     world.advance(5.0)
     assert len(found.done) == 1
-
-
-def test_a_second_request_ends_a_drain() -> None:
-    world = alone()
-    world.connect("a"), world.connect("b")
-    found = Draining(world, rate=0.01)
-    found.drain.hurry(world.now, "asked again to finish")
-    found.drain.hurry(world.now, "asked again to finish")
-    assert len(found.done) == 1
-    assert "asked again to finish, left are" in world.logged[-1]
-
-
-def test_the_federation_state_shows_the_drain() -> None:
-    world = alone()
-    world.connect("a")
-    assert federation_state(world.node.cluster)["draining"] is False
-    assert "drain" not in federation_state(world.node.cluster)
-    Draining(world, rate=0.01)
-    state = federation_state(world.node.cluster)
-    assert state["draining"] is True
-    assert state["drain"]["state"] == "clients" and state["drain"]["clients_left"] <= 1
-    assert "draining clients: waits for" in render(state)
 
 
 def test_the_status_says_what_a_drain_waits_for() -> None:
@@ -360,21 +326,3 @@ def test_a_retired_broker_is_never_chosen() -> None:
         )
         for _, bpdu in tree.take_bpdus(0.1):
             bpdus.encode(bpdu)
-
-
-def test_a_child_of_a_root_that_retires_looks_for_another_at_once() -> None:
-    own = Identity(bid(2), 1, ("10.0.0.2", 1883))
-    tree = Tree(own, 5.0, TreeConfig(), 0.0, random.Random(1))
-    there = Identity(bid(1), 1, ("10.0.0.1", 1883))
-    tree.port_up(there, 9.0, 0.0)
-    tree.bpdu_received(
-        bid(1),
-        bpdus.Bpdu(RootVector.of(there, 9.0), 1, 0, 90, Role.DESIGNATED, Role.DESIGNATED),
-        0.0,
-    )
-    assert tree.parent == bid(1)
-    tree.bpdu_received(
-        bid(1), bpdus.Bpdu(RootVector.of(there, 0.0), 2, 0, 0, Role.DESIGNATED, Role.ROOT), 0.1
-    )
-    assert tree.is_root
-    assert str(Address("10.0.0.2", 1883)) == f"{tree.root.address[0]}:{tree.root.address[1]}"

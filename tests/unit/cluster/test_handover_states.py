@@ -10,7 +10,6 @@ from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.pending_handover import (
     TRANSITIONS,
-    Action,
     Asked,
     Input,
     State,
@@ -35,51 +34,8 @@ from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire import Property
 from tests.kit.link_harness import Neighbour, bid, lone, routed
-from tests.kit.node_harness import World, connect_packet
+from tests.kit.node_harness import connect_packet
 from tests.unit.cluster.test_unicast_bus import known
-
-TAKEN = (State.ENCODING, State.ENCODED)
-REQUESTS = (
-    Input.FOREIGN,
-    Input.OUTDATED,
-    Input.ELSEWHERE,
-    Input.ABSENT,
-    Input.DONE,
-)
-
-
-def test_every_action_is_done_by_the_handover() -> None:
-    handover = World().node.cluster.handover
-    assert handover._actions.keys() == set(Action)
-
-
-@pytest.mark.parametrize("state", [State.HERE, *TAKEN])
-def test_every_ending_ends_a_handover_in_every_state(state: State) -> None:
-    """A session is given once its taker has it, in whatever state it is here; and while it is
-    taken, whatever stops that leaves nothing behind."""
-    assert TRANSITIONS[state, Input.DONE] == (Action.GIVE, State.GIVEN)
-    assert TRANSITIONS[state, Input.BEGIN] == (Action.ENCODE, State.ENCODING)
-    for happens in (Input.RESTARTED, Input.CAME, Input.EXPIRED, Input.ENDED):
-        found = TRANSITIONS.get((state, happens))
-        assert found is None if state is State.HERE else found is not None
-        if found is not None:
-            assert found[0] is Action.DROP
-            assert found[1] not in TAKEN
-
-
-@pytest.mark.parametrize("state", list(State))
-def test_a_request_is_answered_in_every_state(state: State) -> None:
-    """The answers to a broker that asks are in the table for every state that it can meet."""
-    met = {happens for known_state, happens in TRANSITIONS if known_state is state}
-    here = {Input.CONNECTED, Input.FOREIGN, Input.OUTDATED, Input.ELSEWHERE, Input.DONE}
-    expected = {
-        State.NONE: {Input.ELSEWHERE, Input.ABSENT},
-        State.GIVEN: set(REQUESTS),
-    }.get(state, here | {Input.EARLY, Input.BEGIN})
-    assert expected <= met
-    if state in TAKEN:
-        assert Input.MORE in met
-
 
 ONE_AT_A_TIME = Limits(session_written=1, turn_work=WRITE_WORK)
 """Each subscription takes a turn of its own."""

@@ -64,25 +64,6 @@ def test_each_pair_has_one_outcome_or_closes_the_link(state: State, happened: In
         assert happened in OF_THE_STREAM | {Input.BLOCKS, Input.LOST} or following is state
 
 
-def test_no_packet_but_those_of_the_handshake_changes_the_state() -> None:
-    packets = MESSAGES | {Input.AUTH, Input.CONNACK, Input.REFUSAL, Input.DISCONNECT}
-    for (state, happened), (_, following) in TRANSITIONS.items():
-        assert happened not in packets or following is state
-
-
-def test_the_tree_and_the_queue_decide_for_themselves() -> None:
-    for state in UP:
-        for happened in Input:
-            if (state, happened) not in TRANSITIONS or happened is Input.LOST:
-                continue
-            _, following = transition(state, happened)
-            if happened not in (Input.FORWARDS, Input.BLOCKS):
-                assert (following in FORWARDING) is (state in FORWARDING)
-            if happened not in (Input.OVERFLOWED, Input.DRAINED):
-                assert (following in BEHIND) is (state in BEHIND)
-    assert not {State.LIVE} & set(BEHIND)
-
-
 # ---------------------------------------------------------------- a link follows it
 
 

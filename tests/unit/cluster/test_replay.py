@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import itertools
 
-from mqttree.broker.cluster.delivery.replay import ENTRIES_PER_STEP, TAKEN
 from mqttree.broker.cluster.events import LinkForwards
 from mqttree.broker.cluster.link.control_records import ORIGINS, SEEN
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
-from mqttree.broker.limits import DEFAULTS, Limits
+from mqttree.broker.limits import Limits
 from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import FAR, Neighbour, batch_entry, bid, lone, message, ping
 from tests.kit.node_harness import World
 
 KEY = origin_key(FAR, 2_000)
 COUNT = 30_000
-IN_A_TURN = DEFAULTS.turn_work // TAKEN + ENTRIES_PER_STEP
 """entries that are taken in one turn at most."""
 
 
@@ -53,21 +51,6 @@ def turns(world: World) -> None:
 
 def replayed(world: World) -> int:
     return int(world.counters.replayed)
-
-
-def test_a_whole_log_goes_in_steps() -> None:
-    world = lone(link_timeout=1000.0)
-    logged(world, range(1, COUNT + 1))
-    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
-    assert not neighbour.link().live
-    most, steps = 0, 0
-    while not neighbour.link().live:
-        before = replayed(world)
-        turns(world)
-        most, steps = max(most, replayed(world) - before), steps + 1
-        assert steps < 100
-    assert most <= IN_A_TURN
-    assert [int(payload) for payload in neighbour.messages()] == list(range(1, COUNT + 1))
 
 
 def test_messages_between_two_steps_are_neither_lost_nor_reordered() -> None:

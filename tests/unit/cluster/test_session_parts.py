@@ -40,13 +40,6 @@ def test_put_together_whatever_is_lost_or_repeated() -> None:
     raise AssertionError("it never comes to an end")
 
 
-def test_an_empty_one_is_one_part() -> None:
-    (part,) = split(b"", 1, 0, WINDOW)
-    parts = SessionParts()
-    assert parts.add(part) is Added.WHOLE
-    assert parts.take() == b""
-
-
 def test_another_export_begins_again() -> None:
     parts = SessionParts()
     assert parts.add(next(split(bytes(100_000), 1, 0, 1))) is Added.MORE

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttree.broker.cluster.sessions import pending_merge, pending_takeover
-from mqttree.broker.cluster.sessions.merge import ANSWERS as MERGE_ANSWERS
 from mqttree.broker.cluster.sessions.pending_merge import Merge
 from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
 from mqttree.broker.cluster.sessions.takeover import ANSWERS
@@ -21,7 +20,6 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     ENDED,
     SESSION_ANSWER,
 )
-from tests.kit.node_harness import World
 from tests.kit.state_tables import check_table
 from tests.unit.cluster.test_pending_takeover import STAMP, Taking, state_of
 
@@ -71,17 +69,6 @@ def test_the_tables_are_whole(module: ModuleType) -> None:
     check_table(table, module.Action, [next(iter(module.State))], last=over)
     for state in module.State:
         assert state is over or any(table[key][1] is over for key in table if key[0] is state)
-
-
-def test_every_action_has_a_handler() -> None:
-    cluster = World().node.cluster
-    assert cluster.takeover._actions.keys() == set(pending_takeover.Action)
-    assert cluster.session_merge._actions.keys() == set(pending_merge.Action)
-
-
-def test_a_holder_says_nothing_that_no_table_knows() -> None:
-    assert set(ANSWERS.values()) <= set(pending_takeover.Input)
-    assert set(MERGE_ANSWERS.values()) <= set(pending_merge.Input)
 
 
 def test_an_input_that_a_state_does_not_expect_is_counted() -> None:

@@ -490,18 +490,6 @@ def test_a_client_that_went_closes_no_newer_connection_of_its_own() -> None:
     assert world.counters.takeover_unread == 1
 
 
-def test_exactly_once_also_when_the_client_repeats_what_it_sent_before_it_went() -> None:
-    world = World(hooks=Hooks(topics=True))
-    client = world.connect("a", 4, clean=False)
-    client.publish("t", b"x", 2)
-    client.vanish()
-    world.answer(AuthorizePublish, True)
-    again = world.connect("a", 4, clean=False)
-    again.publish("t", b"x", 2, dup=True)
-    assert again.take() == [Pubrec(1)]
-    assert world.counters.published == 1
-
-
 def test_an_ended_client_is_not_written_to_and_can_reconnect() -> None:
     world = World(hooks=Hooks(topics=True))
     old = subscribed(world, "c")
@@ -593,15 +581,17 @@ def test_a_message_is_published_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "effect", [Event("broker_client_connected"), DiscardSegments(1), AppendFrame(b"", 1)]
+    "effect",
+    [
+        Event("broker_client_connected"),
+        DiscardSegments(1),
+        AppendFrame(b"", 1),
+        TailRead(1, 0, 10, 7),
+    ],
 )
 def test_an_answer_that_nothing_waits_for_is_refused(effect: Effect) -> None:
     """Two kinds have no answer, and this broker has no journal."""
     assert refused(World(), effect, None)
-
-
-def test_a_piece_of_the_tail_that_was_not_asked_for_is_refused() -> None:
-    assert refused(World(), TailRead(1, 0, 10, 7), b"x")
 
 
 # ---------------------------------------------------------------- the journal
@@ -643,25 +633,6 @@ def test_a_segment_that_was_refused_does_not_begin() -> None:
     assert not refused(world, begin, "Too many open files")
     assert refused(world, begin, None)
     assert refused(world, begin, "Too many open files")
-    assert world.journal.frames.state is State.WRITING
-
-
-def test_a_replacement_is_lost_before_anything_is_written_to_it() -> None:
-    """Without `sync` a file that has begun may turn out later not to be on the disk, while
-    everything is recorded in it."""
-    world = lazy()
-    world.connect("p").publish("t", b"x", 1)
-    *_, last = told(world)
-    assert not refused(world, last, "No space left on device")
-    world.advance(1.5)
-    begin = next(effect for effect in told(world) if isinstance(effect, BeginSegment))
-    assert not refused(world, begin, None)
-    assert world.rebuilding
-    assert not refused(world, begin, "Input/output error")
-    assert world.journal.frames.state is State.FAILED
-    world.files.lazy = False
-    world.files.failed = ""
-    world.advance(10.0)
     assert world.journal.frames.state is State.WRITING
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
@@ -203,23 +203,6 @@ def test_packets_may_be_cut_anywhere(stream: list, places: list[int], version: i
         )
     assert outcome[0] == outcome[1] == outcome[2]
     assert not outcome[0][-1]
-
-
-@settings(max_examples=examples(200))
-@given(st.lists(st.binary(max_size=60), max_size=6), st.booleans(), st.sampled_from([3, 4, 5]))
-@example([b"\x30\x03\x00\x09t"], True, 4)
-@example([b"\x32\x05\x00\x02tt"], True, 5)
-def test_garbage_closes_only_its_own_connection(
-    chunks: list[bytes], connected: bool, version: int
-) -> None:
-    """Nothing that a peer sends raises; what closes closes that peer only."""
-    world = World()
-    peace = served(world)
-    client = world.connect("a", version, keep_alive=5) if connected else world.open(version)
-    client.chunks(chunks)
-    world.advance(20)
-    assert client.closed
-    check_peace(*peace)
 
 
 @settings(max_examples=examples(200))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mqttree.broker.base.rate_limit import RateLimit
 from mqttree.broker.config.mqtt_options import MqttOptionError, read_options
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.effects import Authenticate, AuthorizePublish, Hooks
+from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.core.reason_string import MAX_REASON
 from mqttree.broker.core.topic_alias import GROWTH, MIN_TOPIC, TopicAliases
 from mqttree.broker.limits import Limits
@@ -704,18 +704,6 @@ def test_a_rate_limit_lets_no_more_through(per_second: float, waits: list[float]
         for last in range(first, len(taken)):
             allowed = max(1.0, per_second) + (taken[last] - start) * per_second
             assert last - first + 1 <= allowed + 1e-6
-
-
-# ------------------------------------------------------------------ plugins beside it
-
-
-def test_refusals_of_plugins_say_why() -> None:
-    world = World(hooks=Hooks(topics=True))
-    client = world.connect()
-    client.publish("t", b"x", 1)
-    world.answer(AuthorizePublish, False)
-    assert client.take() == [Puback(1, ReasonCode.NOT_AUTHORIZED)]
-    assert client.said == ["not authorized to publish to this topic"]
 
 
 # ------------------------------------------------------------------ the section of the file

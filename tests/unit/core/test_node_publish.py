@@ -148,18 +148,6 @@ def test_acknowledgements_of_nothing_are_ignored(version: int) -> None:
     assert subscriber.take() == [Pingresp()]
 
 
-@pytest.mark.statement("MQTT-2.2.1-4")
-def test_packet_identifiers_are_used_again_when_they_are_free() -> None:
-    """One that is in flight is skipped, 0 is none."""
-    world, publisher, subscriber = pair(qos=1)
-    publisher.publish("t", b"kept", 1)
-    assert packet_ids(subscriber.take_publishes()) == [1]
-    world.session("s").next_packet_id = 65533
-    for n in range(4):
-        publisher.publish("t", b"%d" % n, 1)
-    assert packet_ids(subscriber.take_publishes()) == [65534, 65535, 2, 3]
-
-
 def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
     world, publisher, subscriber = pair(qos=0, receive_maximum=65_535)
     packets = [encode_packet(Publish("t", b"", 2, packet_id=n), 5) for n in range(1, 65536)]
@@ -403,17 +391,6 @@ def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
     assert world.counters.dropped_too_large == 3
     subscriber.publish("u", b"x" * 100)  # its own limit says nothing about what it sends
     assert not subscriber.closed
-
-
-@pytest.mark.statement("MQTT-3.1.2-24")
-def test_maximum_packet_size_is_exact() -> None:
-    world = World()
-    publisher = world.connect("p")
-    subscriber = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 20})
-    subscriber.subscribe("t")
-    for size in (14, 15):
-        publisher.publish("t", b"x" * size)
-    assert [len(encode_packet(p, 5)) for p in subscriber.take()] == [20]
 
 
 @pytest.mark.statement("MQTT-3.2.2-15")
@@ -683,13 +660,6 @@ def test_every_topic_alias_that_was_granted_is_taken() -> None:
     assert [p.topic for p in got] == [f"t/{n}" for n in range(1, maximum + 1)] * 2
     # None was granted to us [MQTT-3.1.2-27].
     assert not any(P.TOPIC_ALIAS in (p.properties or {}) for p in got)
-
-
-def test_no_topic_alias_before_mqtt_5() -> None:
-    """An empty Topic Name has no meaning there (MQTT-4.7.3-1)."""
-    publisher = World().connect("p", 4)
-    publisher.publish("", b"x")
-    assert publisher.closed
 
 
 # ---------------------------------------------------------------- flow control

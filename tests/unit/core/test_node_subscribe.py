@@ -42,8 +42,6 @@ BAD_FILTERS = [
     "$share/+/a",
 ]
 
-TOO_DEEP = "/" * MAX_TOPIC_LEVELS
-
 
 def ids(packet: Publish) -> list[int]:
     return (packet.properties or {}).get(P.SUBSCRIPTION_IDENTIFIER, [])

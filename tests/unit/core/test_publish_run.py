@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.base.counters import Counters
 from mqttree.broker.base.sequence_set import merge
-from mqttree.broker.cluster.delivery.local_window import LocalWindow
 from mqttree.broker.cluster.delivery.replay_log import NEVER, Looked, ReplayLog
-from mqttree.broker.cluster.link.control_records import SEEN
 from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.core.message import encode_halves
 from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.limits import Limits
@@ -24,9 +20,8 @@ from mqttree.broker.wire import Packet, Property, Publish
 from mqttree.broker.wire.properties import encode_properties
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint
-from mqttree.stp.bpdu import Role
 from tests.kit.effort import examples
-from tests.kit.link_harness import FAR, Neighbour, batch_entry, lone, message, ping
+from tests.kit.link_harness import FAR, Neighbour, batch_entry, lone, message
 from tests.unit.cluster.test_replay_log import KEYS
 from tests.unit.core.test_qos_fast_path import settle_exchanges
 from tests.unit.core.test_qos_fast_path import stream as published
@@ -65,35 +60,6 @@ def told(data: bytes) -> Told:
                 for number, m in batch.messages()
             ]
     return found
-
-
-@pytest.mark.parametrize("properties", [b"", USER, LONG])
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_run_has_the_same_forms_as_its_packets(version: int, qos: int, properties: bytes) -> None:
-    payloads = [b"%03d" % n for n in range(9)]
-    batch = batch_of(version, qos, properties, payloads)
-    section = batch.properties
-    for wanted in (3, 4, 5):
-        for lower in range(qos + 1):
-            form = batch.form(wanted, lower)
-            data = form.numbered(300) if lower else form.data
-            halves = [
-                encode_halves(b"t", payload, wanted, lower, False, section if wanted == 5 else b"")
-                for payload in payloads
-            ]
-            numbers = [n.to_bytes(2, "big") if lower else b"" for n in range(300, 309)]
-            assert data == b"".join(
-                number.join(parts) for number, parts in zip(numbers, halves, strict=True)
-            )
-            assert form.count == 9
-    assert [m.payload for m in batch.messages()] == payloads
-    assert [m.payload for m in batch.part(2, 5).messages()] == payloads[2:5]
-    one = batch.messages()[3]
-    assert one.packet(version, qos, False, 8) == batch.data[3 * batch.size : 4 * batch.size]
-    assert one.packet(9 - version, qos, False, 8) == batch.form(9 - version, qos).part(
-        3, 4
-    ).numbered(8)
 
 
 # ---------------------------------------------------------- what a publisher sends goes over a link
@@ -275,25 +241,6 @@ def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
     source.send(encode_batch(old, 10, run.data, 6, 5, 1))
     assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"13", b"14", b"15"]
     assert window.gaps == []
-
-
-def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
-    world = lone()
-    publisher = world.connect("publisher", version=4)
-    first = Neighbour(world, 1)
-    first.child()
-    publisher.publish("a", b"known", 0)
-    publisher.chunks([published(4, [("a", b"x", 1, False, None, 20)])])
-    late = Neighbour(world, 2)
-    late.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
-    late.take()
-    window = LocalWindow(15, 0.0, None, Limits().max_gaps)
-    window.gaps = [(3, 4), (8, 8)]
-    late.send(ping((SEEN, encode_vector({world.node.cluster.forwarder.key: window}))))
-    world.advance(1.0)
-    stream = bytes(late.transport.written)
-    assert [sequence for _, sequence, *_ in told(stream)] == [3, 4, 8, 16, 17, 18, 19, 20]
-    assert world.counters.replayed == 8
 
 
 @given(

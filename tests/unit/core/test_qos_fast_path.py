@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,35 +201,6 @@ def test_acknowledgements_in_runs_are_those_one_by_one(
     version: int, sent: list[Any], said: list[Any]
 ) -> None:
     assert acknowledge(True, version, sent, said) == acknowledge(False, version, sent, said)
-
-
-@pytest.mark.parametrize("version", (4, 5))
-def test_packets_in_flight_are_repeated_to_a_client_of_another_version(version: int) -> None:
-    world = World()
-    client = world.connect(
-        "c", version=version, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}
-    )
-    client.subscribe("t", qos=2)
-    publisher = world.connect("p", version=version)
-    publisher.publish("t", b"known", 0)
-    client.take()
-    properties = {Property.USER_PROPERTY: [("k", "v")]} if version == 5 else None
-    publisher.send(
-        Publish("t", b"one", 1, False, False, 1, properties),
-        Publish("t", b"two", 2, False, False, 2, properties),
-    )
-    first = [p for p in client.take() if isinstance(p, Publish)]
-    assert [p.payload for p in first] == [b"one", b"two"]
-    client.vanish()
-    other = 9 - version
-    again = world.connect(
-        "c", version=other, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}
-    )
-    repeated = [p for p in again.take() if isinstance(p, Publish)]
-    assert [(p.payload, p.dup, p.qos, p.packet_id) for p in repeated] == [
-        (b"one", True, 1, first[0].packet_id),
-        (b"two", True, 2, first[1].packet_id),
-    ]
 
 
 @given(

@@ -82,20 +82,6 @@ def test_a_file_of_zeros_counts_as_cut_off(size: int) -> None:
     assert decode_header(bytes(size), ID, 3) is False
 
 
-def test_a_run_is_in_the_log_once() -> None:
-    world = Durable()
-    durable_client(world, "l").subscribe("other", qos=1)
-    world.node.federated = True
-    publisher = world.connect("p")
-    publisher.send(*(Publish("a", b"x", 1, packet_id=n) for n in range(1, 11)))
-    world.begin_snapshot()
-    world.advance(1)
-    files = copy_of(world.files)
-    world.node.federated = True
-    again = world.again(0.5, files)
-    assert sum(entry.count for entry in again.node.cluster.forwarder.log._entries) == 10
-
-
 def test_more_in_flight_than_may_wait_for_the_disk() -> None:
     """A checkpoint says it in frames that the disk can take."""
     world = Durable(

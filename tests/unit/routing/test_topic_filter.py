@@ -302,10 +302,3 @@ def test_covers_is_complete(a: str, b: str) -> None:
     topics = [topic for tail in tails if (topic := "/".join(stem + tail))]
     assert all(matches(b, topic) for topic in topics)
     assert covers(a, b) is all(matches(a, topic) for topic in topics)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(filters(), filters(), filters())
-def test_covers_is_transitive(a: str, b: str, c: str) -> None:
-    if covers(a, b) and covers(b, c):
-        assert covers(a, c)

@@ -85,17 +85,6 @@ def test_a_cheaper_path_through_a_broker_without_a_client_is_not_taken() -> None
     assert (net.table(0, T), net.table(1, T), net.table(2, T)) == ([2], [], [0])
 
 
-def test_members_in_a_chain_share_one_overlay() -> None:
-    net = Net((1, 2, 3, 9, 1))
-    for broker in range(4):
-        net.link(broker, broker + 1)
-    for broker in range(5):
-        net.want(broker, T)
-    net.run(3.0)
-    assert {net.root(broker, T) for broker in range(5)} == {3}
-    assert net.reached(0, T) == [1, 2, 3, 4]
-
-
 def test_members_that_are_no_neighbours_do_not_reach_each_other() -> None:
     net = Net((1, 2, 3))
     net.link(0, 1)
@@ -148,30 +137,6 @@ def test_a_member_that_answers_no_more_is_dropped_after_two_rounds() -> None:
     net.run(3 * PERIOD + TT)
     assert net.table(0, T) == []
     assert net.root(0, T) == 0
-
-
-def test_the_overlay_forms_again_when_its_root_is_gone() -> None:
-    net = mesh(1, 2, 3, 9)
-    for broker in range(4):
-        net.want(broker, T)
-    net.run(1.0)
-    for broker in range(3):
-        net.cut(3, broker)
-    net.run(0.2)
-    assert [net.root(broker, T) for broker in range(3)] == [2, 2, 2]
-    assert net.reached(0, T) == [1, 2]
-
-
-def test_a_neighbour_that_links_later_hears_of_all_topics() -> None:
-    net = Net((1, 2))
-    for topic in (b"a", b"b", b"c"):
-        net.want(0, topic)
-        net.want(1, topic)
-    net.run(1.0)
-    assert net.table(0, b"a") == []
-    net.link(0, 1)
-    net.run(0.1)
-    assert [net.table(0, topic) for topic in (b"a", b"b", b"c")] == [[1]] * 3
 
 
 def test_a_broker_with_a_matching_wildcard_joins_when_it_hears_of_a_topic() -> None:
