@@ -90,7 +90,7 @@ class Record:
         self.names: set[Name] = set()
         """What it got from logs, comparisons and older sessions."""
         self.came = 0
-        """The last number that was published here before it came."""
+        """The last number that was published here before it came, or a broker with a copy of it."""
         self.lacking: dict[bytes, Ranges] = {}
         """What was evaluated elsewhere, and is to come from the queue of an older copy."""
         self.merged: list[MergedHistory] = []
@@ -201,6 +201,12 @@ class Evaluated:
         session.hold()
         self.lack(session, self.lacking(session))
 
+    def pause(self, session: Session) -> None:
+        """Note that a `session` waits for a copy at a broker that can be reached again."""
+        if not session.paused:
+            self._record(session).came = self._origins.own.top
+            session.pause()
+
     def release(self, session: Session) -> None:
         """Send what was held of a `session`."""
         session.release()
@@ -284,9 +290,12 @@ class Evaluated:
                 return True
         return False
 
-    def had_as_member(self, topic_filter: str, name: Name) -> bool:
+    def had_as_member(self, session: Session, topic_filter: str, name: Name) -> bool:
         """Whether a local member of the group with the shared subscription `topic_filter` has had
-        the message with a `name`, as far as this broker has recorded it."""
+        the message with a `name`, as far as this broker has recorded it. `session`: that of a
+        member; a copy of it may have been given what was published here since that is there."""
+        if name[0] == self._origins.key and name[1] > self._records.get(session, UNKNOWN).came:
+            return False
         group_name, inner = split_shared(topic_filter)
         group = self._node.dispatcher.group(group_name or "", inner)
         return group is not None and self._sharing.took((*name, group.group_id))

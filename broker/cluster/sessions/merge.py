@@ -254,7 +254,7 @@ class SessionMerge:
     def _pause(self, session: Session, until: float) -> None:
         """Have a `session` wait until an older one has come, until (s) at most."""
         self._held[session] = max(self._held.get(session, 0.0), until)
-        session.pause()
+        self._evaluated.pause(session)
 
     def look(self, session: Session) -> None:
         """Begin to merge the older sessions of a client, also those at brokers that are away or
@@ -657,6 +657,7 @@ class SessionMerge:
                 mine = [Absorbed(merge.holder, merge.copy, merge.stamp)]
                 session.absorb(*(mine if merge.copy < merge.stamp else ()), *state.absorbed)
                 adopted = merge.copy + 1 in (session.stamp, session.former_stamp)
+                adopted |= state.created == session.created and self._went_on(merge.holder)
                 copy = bool(merge.rest)
                 self._queues.absorb(session, state, merged, copy=copy, adopted=adopted)
                 if merge.need is not None:

@@ -83,8 +83,8 @@ class QueueMerge:
         """Add the queue of an older session `old` to the newer `session` of the same client.
         `merged`: what the older one has had, by its subscriptions, None: the newer one, a copy of
         it, has had that, too; `there`: what the newer one was offered at another broker, if it has
-        just come from there; `copy`: it has come from there, without its queue; `adopted`: the older one is the copy that this broker's
-        standby has adopted."""
+        just come from there; `copy`: it has come from there, without its queue; `adopted`: the older
+        one is a copy that has gone on by itself, at this broker's standby or behind a split."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = self._evaluated.here()
         # Two brokers have taken one session, and both have its queue. What an origin published that
@@ -102,7 +102,7 @@ class QueueMerge:
             if name is None:
                 had = twin
             elif adopted and item.shared is not None:
-                had = evaluated.had_as_member(item.shared, name)
+                had = evaluated.had_as_member(session, item.shared, name)
             elif name in both or evaluated.lacks(session, *name):
                 had = False
             else:
@@ -299,8 +299,8 @@ def _to_be_sent(
     session: Session, old: SessionState, *, twin: bool, adopted: bool
 ) -> tuple[list[Item], int]:
     """Return the messages of an older session (`old`) that its client may lack, and how many it may
-    have, so that they are not sent again. `twin`: it is a copy of `session`; `adopted`: by a
-    standby."""
+    have, so that they are not sent again. `twin`: it is a copy of `session`; `adopted`: that
+    has gone on by itself."""
     waiting: list[Item] = []
     uncertain = 0
     # Another gateway may have had these sent to the foreign broker, which keeps its session, or
