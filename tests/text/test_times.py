@@ -290,6 +290,7 @@ PACES: dict[str, Any] = {
     "mqttree.broker.cluster.sessions.merge.FETCH_S": 3.0,
     "mqttree.broker.cluster.sessions.merge.FIRST_S": 1.0,
     "mqttree.broker.cluster.sessions.merge.IDLE_INTERVAL": 1.0,
+    "mqttree.broker.cluster.sessions.session_history.DECODED_S": 1.0,
     "mqttree.broker.cluster.sessions.merge.SUBSCRIBING_S": 0.25,
     "mqttree.broker.cluster.sessions.merge.TURN_S": 0.005,
     "mqttree.broker.cluster.sessions.pending_merge.RETRY": 0.25,

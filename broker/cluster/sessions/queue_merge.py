@@ -224,7 +224,7 @@ class QueueMerge:
                 self._gap_recovery.fetch(session, key, pairs)
         has = ranges_of(here)
         owed = {key: intersect(pairs, has.get(key, [])) for key, pairs in owed.items()}
-        self._history.offer(session, self._history.logged(owed))
+        self._history.offer(session, owed)
 
     def _put(self, session: Session, items: deque[Item], *, twin: bool) -> None:
         """Put messages into a queue, ahead of those that are there: they are older. But the older
