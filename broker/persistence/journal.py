@@ -197,6 +197,8 @@ class Journal:
     def seal(self) -> None:
         """End this turn: its records become a frame."""
         frames = self.frames
+        if self.sessions.changed:
+            self.sessions.seal()
         if self.receipts.number:
             self.receipts.seal()
         if self._retained:
