@@ -329,8 +329,10 @@ class Evaluated:
         """Note that `session` alone lacks the numbers `ranges` of the origin `key`: all other local
         sessions have had them, whether they wanted them or not. Of too many sessions, further ones
         go without."""
-        # Before numbers that have been paid are outstanding once more.
-        self._forget_paid(key)
+        known = self._owed.get(key, {})
+        if len(known) >= self._limits.max_repeats or subtract(ranges, self._outstanding(key)):
+            # Before numbers that have been paid are outstanding once more.
+            self._forget_paid(key)
         if (window := self._origins.vector.get(key)) is not None and window.feed is not None:
             window.feed.add_outstanding(ranges)
         owed = self._owed.setdefault(key, {})
