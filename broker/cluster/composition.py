@@ -375,7 +375,6 @@ class ClusterParts:
             reporting=self,
             neighbours=self,
         )
-        pending: dict[str, PendingTakeover] = {}
         self.session_merge: SessionMerge = SessionMerge(
             node,
             self.own.id,
@@ -390,9 +389,8 @@ class ClusterParts:
             evaluated=self.evaluated,
             barrier=self.barrier,
             starts=self.subscription_starts,
-            pending=pending,
         )
-        self._build_takeover(node, pending)
+        self._build_takeover(node)
 
     def _build_handover(self, node: FederatedBroker) -> None:
         """Build what gives sessions to other brokers."""
@@ -412,8 +410,9 @@ class ClusterParts:
             recently_elsewhere=self.recently_elsewhere,
         )
 
-    def _build_takeover(self, node: FederatedBroker, pending: dict[str, PendingTakeover]) -> None:
-        """Build what takes sessions from other brokers (`pending`: just now)."""
+    def _build_takeover(self, node: FederatedBroker) -> None:
+        """Build what takes sessions from other brokers."""
+        pending: dict[str, PendingTakeover] = {}
         competing = CompetingSessions(
             node,
             self.own.id,
