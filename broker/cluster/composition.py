@@ -60,7 +60,7 @@ from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.merge import SessionMerge
 from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
 from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
-from mqttree.broker.cluster.sessions.ports import SessionBroker
+from mqttree.broker.cluster.sessions.ports import SessionBroker, SessionJournal
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
@@ -82,8 +82,9 @@ if TYPE_CHECKING:
     from mqttree.broker.core.ports import Draining, Journal
 
 
-class FederatedJournal(LogJournal, StartsJournal, Protocol):
-    """The journal, which keeps messages for other brokers and the starts of subscriptions."""
+class FederatedJournal(LogJournal, StartsJournal, SessionJournal, Protocol):
+    """The journal, which keeps messages for other brokers, of sessions, and the starts of
+    subscriptions."""
 
 
 class FederatedBroker(

@@ -281,6 +281,10 @@ class Journal:
 
     # ---------------------------------------------------------------- messages
 
+    def copied(self, entry: LogEntry) -> None:
+        """Record messages as they came with a session, which is about to have them."""
+        self.entries.copied(entry)
+
     def arriving(self, entry: LogEntry) -> None:
         """Expect a batch that a link has brought: `arrived` follows in this turn."""
         self.entries.arriving(entry)

@@ -116,6 +116,9 @@ class QueueMerge:
         owed = self._set_back(session, old, seen, merged)
         self._find_lacking(session, old, copy=merged is None)
         evaluated.inherit(session, old)
+        if kept and session.recorder is not None:
+            for entry in old.entries:
+                node.journal.copied(entry)
         self._put(session, kept, twin=twin)
         self._offer_owed(session, owed, here)
         if merged is None:
