@@ -238,12 +238,13 @@ class QueueMerge:
             return
         added = []
         sent: list[Outgoing] = []
+        known: dict[bytes, bytes | None] = {}
         for item in items:
-            name = item.message.topic.decode()
-            if not session.may_receive(name):
+            topic = item.message.topic
+            if topic not in known:
+                known[topic] = _identifiers(session, topic.decode())
+            if (ids := known[topic]) is None:
                 continue
-            wanted = list(session.wanting(name))
-            ids = Delivery(session, wanted).ids if wanted else b""
             qos = min(item.qos, node.config.max_qos)
             outgoing = Outgoing(item.message, qos, item.retain, ids)
             if item.shared is not None and (group := self._group(session, item.shared)):
@@ -264,6 +265,15 @@ class QueueMerge:
             recorder.record_all()
         if session.conn is not None:
             session.fill_window()
+
+
+def _identifiers(session: Session, topic: str) -> bytes | None:
+    """Return the encoded identifiers of the subscriptions of a `session` that match a `topic`;
+    None: it may not have its messages."""
+    if not session.may_receive(topic):
+        return None
+    wanted = list(session.wanting(topic))
+    return Delivery(session, wanted).ids if wanted else b""
 
 
 def _to_be_sent(
