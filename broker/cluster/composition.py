@@ -60,7 +60,7 @@ from mqttree.broker.cluster.sessions.handover import Handover
 from mqttree.broker.cluster.sessions.merge import SessionMerge
 from mqttree.broker.cluster.sessions.messages_under_way import MessagesUnderWay
 from mqttree.broker.cluster.sessions.pending_takeover import PendingTakeover
-from mqttree.broker.cluster.sessions.ports import SessionBroker
+from mqttree.broker.cluster.sessions.ports import SessionBroker, SessionJournal
 from mqttree.broker.cluster.sessions.posted_sessions import PostedSessions
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
 from mqttree.broker.cluster.sessions.recently_elsewhere import RecentlyElsewhere
@@ -82,8 +82,9 @@ if TYPE_CHECKING:
     from mqttree.broker.core.ports import Draining, Journal
 
 
-class FederatedJournal(LogJournal, StartsJournal, Protocol):
-    """The journal, which keeps messages for other brokers and the starts of subscriptions."""
+class FederatedJournal(LogJournal, StartsJournal, SessionJournal, Protocol):
+    """The journal, which keeps messages for other brokers, of sessions, and the starts of
+    subscriptions."""
 
 
 class FederatedBroker(
@@ -375,7 +376,6 @@ class ClusterParts:
             reporting=self,
             neighbours=self,
         )
-        pending: dict[str, PendingTakeover] = {}
         self.session_merge: SessionMerge = SessionMerge(
             node,
             self.own.id,
@@ -390,9 +390,8 @@ class ClusterParts:
             evaluated=self.evaluated,
             barrier=self.barrier,
             starts=self.subscription_starts,
-            pending=pending,
         )
-        self._build_takeover(node, pending)
+        self._build_takeover(node)
 
     def _build_handover(self, node: FederatedBroker) -> None:
         """Build what gives sessions to other brokers."""
@@ -412,8 +411,9 @@ class ClusterParts:
             recently_elsewhere=self.recently_elsewhere,
         )
 
-    def _build_takeover(self, node: FederatedBroker, pending: dict[str, PendingTakeover]) -> None:
-        """Build what takes sessions from other brokers (`pending`: just now)."""
+    def _build_takeover(self, node: FederatedBroker) -> None:
+        """Build what takes sessions from other brokers."""
+        pending: dict[str, PendingTakeover] = {}
         competing = CompetingSessions(
             node,
             self.own.id,

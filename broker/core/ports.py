@@ -199,6 +199,9 @@ class NullJournal:
     def published(self, *published: object) -> None:
         """Drop what was published here."""
 
+    def copied(self, entry: object) -> None:
+        """Drop messages that came with a session."""
+
     def arriving(self, entry: object) -> None:
         """Drop that a batch is to be delivered."""
 

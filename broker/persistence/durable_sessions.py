@@ -51,6 +51,9 @@ class DurableSessions:
         self._continued: dict[str, tuple[Session, SessionRecorder]] = {}
         # Sessions that are not durable, and of which the will is recorded.
         self._wills: dict[Session, SessionRecorder] = {}
+        self.changed: dict[SessionRecorder, None] = {}
+        """Those of sessions of which more is known, since the last frame, that they had
+        elsewhere."""
         # Sessions of the last minutes, by where their subscriptions begin.
         self._starts: dict[SubscriptionStart, dict[int, None]] = {}
 
@@ -161,6 +164,18 @@ class DurableSessions:
     def delivered_elsewhere(self, session: Session) -> Vector:
         """Return which messages a session has had at other brokers."""
         return vector_of(self._evaluated.elsewhere(session))
+
+    def delivered_changed(self, recorder: SessionRecorder) -> None:
+        """Have recorded with this turn's frame what a session has had at other brokers."""
+        self.changed[recorder] = None
+        self.frames.expect()
+
+    def seal(self) -> None:
+        """End this turn."""
+        for recorder in self.changed:
+            if self.recorders.get(recorder.number) is recorder:
+                recorder.delivered()
+        self.changed.clear()
 
     def lacking(self, session: Session) -> dict[bytes, Ranges]:
         """Return which of these are to come from the queue of an older copy."""

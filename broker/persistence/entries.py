@@ -40,7 +40,7 @@ class Entries(SessionRecords):
         """The highest number of a message without a name."""
         # The newest ENTRY, or the batch that is being delivered: origin, first and last number.
         self._key, self._low, self._high = b"", 0, -1
-        # Messages by themselves that this segment has, by origin.
+        # Messages by themselves, and of sessions that came, that this segment has, by origin.
         self._copied: dict[bytes, set[int]] = {}
 
     def segment_begins(self) -> None:
@@ -80,6 +80,14 @@ class Entries(SessionRecords):
         turn."""
         self._key, self._low = entry.key, entry.sequence
         self._high = entry.sequence + entry.count - 1
+
+    def copied(self, entry: LogEntry) -> None:
+        """Record messages as they came with a session, unless this segment has them."""
+        numbers = range(entry.sequence, entry.sequence + entry.count)
+        known = self._copied.setdefault(entry.key, set())
+        if not known.issuperset(numbers):
+            known.update(numbers)
+            self.batch(entry, logged=False)
 
     def arrived(self, entry: LogEntry) -> bool:
         """Record a batch if a durable session got one of its messages; returns whether."""

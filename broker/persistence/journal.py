@@ -197,6 +197,8 @@ class Journal:
     def seal(self) -> None:
         """End this turn: its records become a frame."""
         frames = self.frames
+        if self.sessions.changed:
+            self.sessions.seal()
         if self.receipts.number:
             self.receipts.seal()
         if self._retained:
@@ -278,6 +280,10 @@ class Journal:
         self.frames.record(record.encode())
 
     # ---------------------------------------------------------------- messages
+
+    def copied(self, entry: LogEntry) -> None:
+        """Record messages as they came with a session, which is about to have them."""
+        self.entries.copied(entry)
 
     def arriving(self, entry: LogEntry) -> None:
         """Expect a batch that a link has brought: `arrived` follows in this turn."""

@@ -71,6 +71,9 @@ class RecordedSessions(Protocol):
     def owed(self, session: Session) -> dict[bytes, Ranges]:
         """Return which messages a session alone is owed."""
 
+    def delivered_changed(self, recorder: SessionRecorder) -> None:
+        """Note that more is known of what the session of a `recorder` has had elsewhere."""
+
     def note_start(self, start: SubscriptionStart, number: int) -> None:
         """Note that the subscriptions of session `number` begin at `start`."""
 
@@ -195,6 +198,10 @@ class SessionRecorder:
             self._group.note_start(start, self.number)
 
     def record_delivered(self) -> None:
+        """Have recorded, once in this turn, what the session has had at other brokers."""
+        self._group.delivered_changed(self)
+
+    def delivered(self) -> None:
         """Record what the session has had at other brokers, if it has been at any, and what of it
         is to come."""
         frozen = self._frozen

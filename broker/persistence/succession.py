@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mqttree.broker.base.sequence_set import subtract
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
 from mqttree.broker.cluster.directory.link_state_directory import DRAINING, SUCCEEDED
+from mqttree.broker.cluster.directory.unicast_bus import OWN_WORK
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.link.version_vector import (
@@ -91,6 +92,10 @@ wait for claims, too."""
 SWEEP_S = 60.0
 """s between two looks for sessions that have expired."""
 
+HEADS_S, HEADS_AT_MOST_S = 0.05, 2.0
+"""s for which queues wait since a session was given without its queue, as more clients may come
+that have none yet; and since the promotion, at most."""
+
 ENTRY_STEPS, MESSAGE_STEPS = 20, 10
 """Steps of a turn that taking an entry costs, and each message in it."""
 
@@ -110,9 +115,11 @@ class Successor:
         self._offered: Vector | None = None
         self.messages = RecordedMessages(image, now, wall)
         self.asked: dict[str, Asked] = {}
-        """What clients' takers asked for before all of `messages` was read."""
+        """What takers asked for before all of `messages` was read, and queues that wait."""
         self.taken: SequenceSet | None = None
         """What members of groups were granted; None: that has not been read yet."""
+        self.head_at = now
+        """When a session was given without its queue last (s)."""
 
     def wall(self, now: float) -> int:
         """Return the time of day (ms) by the owner's clock at `now` (s): what it has recorded has
@@ -279,8 +286,10 @@ class Succession:
                 self.fences.claim(owner, recorded.head.client_id, asked.stamp)
                 self._claim(owner, recorded.head.client_id)
                 answer(asked, NOTHING)
-            elif not (successor := self._successors[owner]).messages.ready:
-                successor.asked[asked.client_id] = asked
+            elif not (successor := self._successors[owner]).messages.ready or (
+                asked.request == MERGE and self._heads_first(successor, now)
+            ):
+                self._put_off(owner, successor, asked, now)
                 answer(asked, COMING)
             else:
                 try:
@@ -292,6 +301,34 @@ class Succession:
         else:
             self._answer(asked, lent, now)
         return True
+
+    def _put_off(self, owner: bytes, successor: Successor, asked: Asked, now: float) -> None:
+        """Answer a request later: when all messages are read, or no client comes any more."""
+        if successor.messages.ready and not successor.asked:
+            self._answer_later(owner, successor, now)
+        successor.asked[asked.client_id] = asked
+
+    def _heads_first(self, successor: Successor, now: float) -> bool:
+        """Whether other clients may be about to come, which have no session yet: queues are given
+        later than at `now` (s)."""
+        coming = now < successor.head_at + HEADS_S or self._cluster.takeover.busy
+        return coming and now < successor.since + HEADS_AT_MOST_S
+
+    def _answer_later(self, owner: bytes, successor: Successor, now: float) -> None:
+        def answer(at: float) -> None:
+            if self._heads_first(successor, at):
+                self._answer_later(owner, successor, at)
+            else:
+                self._in_steps(owner, successor, self._answering(successor))
+
+        self._node.timers.schedule(now + HEADS_S, answer)
+
+    def _answering(self, successor: Successor) -> Iterator[int]:
+        """Answer, in steps, what takers have asked for meanwhile."""
+        asked, successor.asked = successor.asked, {}
+        for each in asked.values():
+            self.requested(each, self._node.now)
+            yield OWN_WORK
 
     def _done(self, asked: Asked) -> bool:
         """Forget a session that has been merged into one of the broker that asks; returns whether
@@ -458,8 +495,7 @@ class Succession:
         owner, boot, _ = image.key
         taken: dict[bytes, None] = {}
         yield from successor.messages.reading()
-        for asked in successor.asked.values():
-            self.requested(asked, node.now)
+        yield from self._answering(successor)
         for key, first, last, record in successor.messages.logged():
             steps = 1
             if split_key(key)[0] == owner:
@@ -539,8 +575,10 @@ class Succession:
         lent.queue, lent.inflight = recorded.queue, recorded.inflight
         lent.parts[Kind.LACKING] = recorded.part(Kind.LACKING)
         if asked.request == TAKE:
+            successor.head_at = now
             lent.put_off_queue()
-            for ref in recorded.as_member():
+            # Messages of groups stay.
+            for ref in lent.as_member():
                 if split_key(ref[0])[0] == owner:
                     self.fences.closed(owner).append(ref)
                 else:

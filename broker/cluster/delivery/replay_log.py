@@ -424,14 +424,24 @@ class ReplayLog:
         came after `horizon` (s). Costs no more than going back to the oldest of them; the entries
         that were gone through are added to `looked`."""
         found: list[LogEntry] = []
+        for entry, ranges in self.holding(numbers, horizon, looked):
+            found += entry.parts(ranges)[::-1]
+        found.reverse()
+        return in_order(found, numbers)
+
+    def holding(
+        self, numbers: Numbers, horizon: float, looked: Looked | None = None
+    ) -> list[tuple[LogEntry, Ranges]]:
+        """Return the entries that have any of these `numbers`, the newest first, each with those
+        that it has. `horizon`, `looked`: as of `those`."""
+        found: list[tuple[LogEntry, Ranges]] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         count = 0
         for entry in reversed(self._entries):
             if left <= 0 or entry.at < horizon:
                 break
             count += 1
-            ranges = numbers.get(entry.key)
-            if ranges is None:
+            if (ranges := numbers.get(entry.key)) is None:
                 continue
             first, last = entry.sequence, entry.sequence + entry.count - 1
             index = find(ranges, first, last)
@@ -439,15 +449,14 @@ class ReplayLog:
                 continue
             if ranges[index][0] <= first and last <= ranges[index][1]:
                 left -= entry.count
-                found.append(entry)
+                found.append((entry, [(first, last)]))
             else:
                 parts = intersect([(first, last)], ranges)
                 left -= sum(high - low + 1 for low, high in parts)
-                found += entry.parts(parts)[::-1]
+                found.append((entry, parts))
         if looked is not None:
             looked.entries += count
-        found.reverse()
-        return in_order(found, numbers)
+        return found
 
 
 def lacked_parts(entry: LogEntry, window: OriginWindow) -> list[LogEntry]:

@@ -80,7 +80,7 @@ class MergedHistory:
 class Record:
     """What is known of one session."""
 
-    __slots__ = ("at", "came", "inherited", "lacking", "merged", "names", "ranges")
+    __slots__ = ("_all", "at", "came", "inherited", "lacking", "merged", "names", "ranges")
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -98,6 +98,17 @@ class Record:
         self.inherited: dict[SubscriptionStart, dict[bytes, Ranges]] = {}
         """Where a subscription begins, if that was set back for an older session -> what of the
         numbers behind it that one evaluated in place of this one."""
+        # Of `ranges` and so many `names`: their numbers.
+        self._all: tuple[dict[bytes, Ranges], int, dict[bytes, Ranges]] = {}, 0, {}
+
+    @property
+    def numbers(self) -> dict[bytes, Ranges]:
+        """All numbers in it. The names of a queue are many, and hardly change."""
+        ranges, names, found = self._all
+        if ranges is not self.ranges or names != len(self.names):
+            found = union(self.ranges, numbered(self.names))
+            self._all = self.ranges, len(self.names), found
+        return found
 
     def has(self, key: bytes, number: int) -> bool:
         """Whether a number of the origin `key` was evaluated, or a message given."""
@@ -258,8 +269,7 @@ class Evaluated:
 
     def elsewhere(self, session: Session) -> dict[bytes, Ranges]:
         """Return all numbers in the record of a session."""
-        record = self._records.get(session, UNKNOWN)
-        return union(record.ranges, numbered(record.names))
+        return self._records.get(session, UNKNOWN).numbers
 
     # ---------------------------------------------------------------- what a session has had
 
@@ -338,8 +348,10 @@ class Evaluated:
         """Note that `session` alone lacks the numbers `ranges` of the origin `key`: all other local
         sessions have had them, whether they wanted them or not. Of too many sessions, further ones
         go without."""
-        # Before numbers that have been paid are outstanding once more.
-        self._forget_paid(key)
+        known = self._owed.get(key, {})
+        if len(known) >= self._limits.max_repeats or subtract(ranges, self._outstanding(key)):
+            # Before numbers that have been paid are outstanding once more.
+            self._forget_paid(key)
         if (window := self._origins.vector.get(key)) is not None and window.feed is not None:
             window.feed.add_outstanding(ranges)
         owed = self._owed.setdefault(key, {})

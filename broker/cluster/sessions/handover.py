@@ -431,7 +431,8 @@ class Handover:
         """Answer a request (`asked`) for parts of a session (`export`), and send those that are due
         at `now` (s)."""
         export.at = now
-        self.answer(asked, COMING)
+        if asked.sender != self._own:
+            self.answer(asked, COMING)
         self._send_parts(export, asked.client_id, asked.position, now)
 
     def _send_first(self, asked: Asked, now: float) -> None:

@@ -35,7 +35,7 @@ leaves its entry, GONE, so that these do not come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -105,9 +105,6 @@ UNSETTLED_S = 10.0
 SETTLE_S = 0.1
 """s for messages to reach the holder of an older copy that were sent there before the publishers'
 brokers knew the session's subscriptions here."""
-FIRST_S = 1.0
-"""s for which the queues of sessions that have come from other brokers wait for clients whose
-sessions are still to come."""
 FETCH_S, AWAY_S = 3.0, 0.3
 """s for which a session is held at most for messages that its origins have yet to send, or for an
 older session at a broker that was cut off, as one that hangs is noticed in less; and while none of
@@ -155,15 +152,13 @@ class SessionMerge:
         evaluated: Evaluated,
         barrier: SubscriptionBarrier,
         starts: SubscriptionStarts,
-        pending: Collection[str],
     ) -> None:
         """`node`: this broker, with the id `own_id`; `database`: what brokers post; `bus`: carries
         messages to them; `gap_recovery`: knows since when subscriptions get messages; `queues`:
         adds what was queued; `handover`: knows which sessions leave; `tombstones`: of sessions that
         have ended; `reporting`: counts and logs; `posted`: which brokers can be reached, and who
         answers for others; `evaluated`: what sessions lack; `barrier`: tells when all brokers know
-        of subscriptions; `starts`: where these begin; `pending`: clients whose sessions are on
-        their way."""
+        of subscriptions; `starts`: where these begin."""
         self._node = node
         self._limits = node.limits
         self._own = own_id
@@ -178,7 +173,6 @@ class SessionMerge:
         self._evaluated = evaluated
         self._barrier = barrier
         self._starts = starts
-        self._taking = pending
         # Sessions that are held, and until when (s).
         self._held: dict[Session, float] = {}
         # Of these, those whose clients wait for CONNACK, and what lets them in.
@@ -514,9 +508,7 @@ class SessionMerge:
         """Ask the holder of an older session once it is known which messages the newer one
         lacks."""
         if merge.state is State.WANTED and merge.rest:
-            # Clients that have no session yet go first.
-            waits = session in self._waiting or not self._taking or now >= merge.began + FIRST_S
-            if merge.need is not None and waits:
+            if merge.need is not None:
                 self._step(merge, Input.BEGUN, now)
         elif merge.state is State.WANTED:
             if self._begins(merge, session, now):

@@ -107,6 +107,7 @@ class PendingTakeover:
     """A session that this broker takes."""
 
     __slots__ = (
+        "asked_at",
         "began",
         "client_id",
         "copy",
@@ -147,6 +148,7 @@ class PendingTakeover:
         self.state = State.ASKING
         # s: when the takeover began; when this state did; when the holder spoke last.
         self.began = self.since = self.heard = now
+        self.asked_at = now  # s: when it was asked last
         # s of silence, twice, after which the holder is asked again.
         self.patience = RETRY
         self.lost_at = 0.0  # s; since when the holder cannot be reached, 0.0: it can be

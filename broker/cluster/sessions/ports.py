@@ -6,15 +6,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.cluster.ports import MemberBroker
+from mqttree.broker.core.ports import Journal
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.sessions.pending_handover import Asked
     from mqttree.broker.core.connection_registry import ConnectionRegistry
     from mqttree.broker.core.predecessor import Predecessors
 
 
+class SessionJournal(Journal, Protocol):
+    """The journal, which keeps the messages of sessions that come."""
+
+    def copied(self, entry: LogEntry, /) -> None:
+        """Record messages as they came with a session, which is about to have them."""
+
+
 class SessionBroker(MemberBroker, Protocol):
     """One broker whose sessions may go to other brokers, and theirs come to it."""
+
+    @property
+    def journal(self) -> SessionJournal:
+        """The journal, in which sessions and their messages are recorded."""
 
     @property
     def predecessors(self) -> Predecessors:

@@ -118,6 +118,9 @@ class QueueMerge:
         owed = self._set_back(session, old, seen, None if copy else merged)
         self._find_lacking(session, old, twin=twin, copy=copy)
         evaluated.inherit(session, old)
+        if kept and session.recorder is not None:
+            for entry in old.entries:
+                node.journal.copied(entry)
         self._put(session, kept, twin=twin)
         self._offer_owed(session, owed, here)
         if copy:
@@ -256,7 +259,7 @@ class QueueMerge:
                 self._gap_recovery.fetch(session, key, pairs)
         has = ranges_of(here)
         owed = {key: intersect(pairs, has.get(key, [])) for key, pairs in owed.items()}
-        self._history.offer(session, self._history.logged(owed))
+        self._history.offer(session, owed)
 
     def _put(self, session: Session, items: deque[Item], *, twin: bool) -> None:
         """Put messages into a queue, ahead of those that are there: they are older. But the older
@@ -267,12 +270,13 @@ class QueueMerge:
             return
         added = []
         sent: list[Outgoing] = []
+        known: dict[bytes, bytes | None] = {}
         for item in items:
-            name = item.message.topic.decode()
-            if not session.may_receive(name):
+            topic = item.message.topic
+            if topic not in known:
+                known[topic] = _identifiers(session, topic.decode())
+            if (ids := known[topic]) is None:
                 continue
-            wanted = list(session.wanting(name))
-            ids = Delivery(session, wanted).ids if wanted else b""
             qos = min(item.qos, node.config.max_qos)
             outgoing = Outgoing(item.message, qos, item.retain, ids)
             if item.shared is not None and (group := self._group(session, item.shared)):
@@ -293,6 +297,15 @@ class QueueMerge:
             recorder.record_all()
         if session.conn is not None:
             session.fill_window()
+
+
+def _identifiers(session: Session, topic: str) -> bytes | None:
+    """Return the encoded identifiers of the subscriptions of a `session` that match a `topic`;
+    None: it may not have its messages."""
+    if not session.may_receive(topic):
+        return None
+    wanted = list(session.wanting(topic))
+    return Delivery(session, wanted).ids if wanted else b""
 
 
 def _to_be_sent(

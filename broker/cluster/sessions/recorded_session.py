@@ -109,9 +109,15 @@ class RecordedSession:
     def put_off_queue(self) -> None:
         """Leave out the queue: its messages are lacking. Those that have no name, and those of
         groups, stay."""
-        kept = deque(one for one in self.queue if not one[0][0] or one[4])
-        lacking = numbered(one[0] for one in self.queue if one[0][0] and not one[4])
-        lacking = union(self.lacking(), lacking)
+        kept, names = deque[Waiting](), []
+        for one in self.queue:
+            if one[0][0] and not one[4]:
+                names.append(one[0])
+            else:
+                kept.append(one)
+        lacking = numbered(names)
+        if Kind.LACKING in self.parts:
+            lacking = union(self.lacking(), lacking)
         if lacking and max(map(len, lacking.values())) <= MAX_LACKING:
             self.queue, self.parts[Kind.LACKING] = kept, lacking_body(True, lacking)
 

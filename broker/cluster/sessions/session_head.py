@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mqttree.broker.base.sequence_set import MAX_ORIGINS
+from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.message_batch import (
     MAX_BATCH_PACKETS,
     MAX_BYTES,
@@ -201,8 +202,9 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
     at_once = limits.session_read
     image = Image()
     messages: dict[Name, Message] = {}
+    entries: list[LogEntry] = []
     try:
-        yield from _records(data, image, messages, now, at_once)
+        yield from _records(data, image, messages, entries, now, at_once)
         _check_messages(messages)
         if image.skipped or len(image.sessions) != 1:
             raise MalformedPacket("session with a record that cannot be read")
@@ -217,7 +219,7 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
                 raise MalformedPacket("session with a start out of range")
     except (ValueError, struct.error, LookupError) as error:
         raise MalformedPacket(f"session that cannot be read: {error}") from None
-    state.stamp = recorded.head.stamp
+    state.stamp, state.entries = recorded.head.stamp, entries
     state.seen = image.vector(now)
     if recorded.parts.get(Kind.GIVEN) == b"":
         state.given = numbered(name for name in recorded.names() if name[0])
@@ -230,9 +232,15 @@ def decoding(data: bytes, now: float, limits: ClusterLimits) -> Generator[int, N
 
 
 def _records(
-    data: bytes, image: Image, messages: dict[Name, Message], now: float, at_once: int
+    data: bytes,
+    image: Image,
+    messages: dict[Name, Message],
+    entries: list[LogEntry],
+    now: float,
+    at_once: int,
 ) -> Generator[int, None, None]:
-    """Read the records of a head (`data`) into an `image`, and its `messages`."""
+    """Read the records of a head (`data`) into an `image`, its `messages`, and the `entries` that
+    these come in."""
     end = len(data) - len(encode_snapshot_end(0, 0))
     [(last, body)] = read_records(data[max(0, end) :])
     made, size = decode_snapshot_end(body)
@@ -242,12 +250,14 @@ def _records(
     for kind, body in each_record(data, end):
         if kind == Kind.ENTRY:
             record = EntryRecord.decode(body)
-            batch = record.batch()
-            for number, message in batch.messages(now - (made - record.at) / 1000):
+            batch, at = record.batch(), now - (made - record.at) / 1000
+            for number, message in batch.messages(at):
                 messages[batch.key, number] = message
                 if not batch.key:
                     # What names it is in this head alone.
                     message.sequence = 0
+            if batch.key:
+                entries.append(LogEntry(batch.key, batch.sequence, batch.count, record.data, at))
             done += batch.count
         elif kind in _KINDS:
             image.apply(kind, body)

@@ -5,9 +5,13 @@ as bytes, and `handover` sends it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from mqttree.broker.base.sequence_set import find
+from mqttree.broker.cluster.delivery.replay_log import LogEntry, Numbers, ReplayLog
+from mqttree.broker.cluster.delivery.replay_log import in_order as entries_in_order
 from mqttree.broker.cluster.delivery.subscription_start import older, starts_of
 from mqttree.broker.cluster.sessions.message_vectors import (
     been_here,
@@ -31,13 +35,20 @@ from mqttree.broker.wire.strings import is_own
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.origins import Origins
-    from mqttree.broker.cluster.delivery.replay_log import Numbers, ReplayLog
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.routing.link_state import LinkStateDatabase
 
 Found = Iterator[tuple[Name, Message]]
 """Messages of the log, with their names."""
+
+Numbered = tuple[int, Message]
+"""A message with its number."""
+
+DECODED_S = 1.0
+"""s for which entries of the log stay decoded, for sessions that come in that time."""
+MAX_DECODED_BYTES = 8 * 1024 * 1024
+"""bytes of these entries, at most."""
 
 MAX_SYNCED_RETAINED = 10_000
 """retained messages of the last `log_age_s` that came by a comparison and were delivered, some
@@ -71,31 +82,65 @@ class SessionHistory:
         self._log = log
         self._evaluated = evaluated
         self._synced: deque[SyncedMessage] = deque(maxlen=MAX_SYNCED_RETAINED)
+        # Entries that were decoded, with their bytes then, and the bytes of all.
+        self._topics: dict[LogEntry, tuple[bytes, dict[bytes, list[Numbered]]]] = {}
+        self._size = 0
 
     # ---------------------------------------------------------------- from the log
 
-    def lacked(self, session: Session) -> Found:
-        """Find the messages in the log that were not evaluated for a session that has come from
-        elsewhere."""
-        return self.logged(
-            without(been_here(self._origins.vector), self._evaluated.position(session))
-        )
+    def lacked(self, session: Session) -> Numbers:
+        """Return which messages have been here and were not evaluated for a session that has come
+        from elsewhere."""
+        return without(been_here(self._origins.vector), self._evaluated.position(session))
 
-    def logged(self, numbers: Numbers) -> Found:
-        """Find the messages `numbers` in the log, but for those that a group was given again: these
-        are for that group alone, and had another number before."""
+    def logged(self, session: Session, numbers: Numbers) -> Found:
+        """Find those of the messages `numbers` in the log that match a subscription of a `session`,
+        but for those that a group was given again: these are for that group alone, and had another
+        number before."""
         horizon = self._node.now - self._limits.log_age_s
-        for entry in self._log.those(numbers, horizon) if numbers else ():
-            if not entry.passed:
-                for number, message in entry.messages():
-                    yield (entry.key, number), message
+        held = self._log.holding(numbers, horizon) if numbers else ()
+        for entry in entries_in_order([entry for entry, _ in reversed(held)], numbers):
+            key, ranges = entry.key, numbers[entry.key]
+            for number, message in sorted(self._wanted(session, entry), key=itemgetter(0)):
+                if find(ranges, number, number) >= 0:
+                    yield (key, number), message
 
-    def offer(self, session: Session, found: Iterable[tuple[Name, Message]]) -> None:
-        """Deliver messages (`found`) from a log to a `session`, by those of its subscriptions that
-        match, and if it has not got them. One that matches no subscription is not noted: an older
-        session that is merged later may have had it."""
+    def _wanted(self, session: Session, entry: LogEntry) -> Iterator[Numbered]:
+        topics = self._topics_of(entry)
+        if session.forms is None and len(session.subscriptions) < len(topics):
+            for topic_filter in session.subscriptions:
+                yield from topics.get(topic_filter.encode(), ())
+        else:
+            for topic, found in topics.items():
+                if any(session.wanting(topic.decode())):
+                    yield from found
+
+    def _topics_of(self, entry: LogEntry) -> dict[bytes, list[Numbered]]:
+        """Return the messages of an `entry` by topic. Many sessions may come in one moment, as a
+        broker has died, and lack the same: it is decoded once for all of them."""
+        data = entry.kept()
+        if (known := self._topics.get(entry)) is not None and known[0] is data:
+            return known[1]
+        topics: dict[bytes, list[Numbered]] = {}
+        for number, message in () if entry.passed else entry.messages():
+            topics.setdefault(message.topic, []).append((number, message))
+        if not self._topics:
+            self._size = 0
+            self._node.timers.schedule(self._node.now + DECODED_S, self._forget)
+        if self._size < MAX_DECODED_BYTES:
+            self._size += entry.size
+            self._topics[entry] = data, topics
+        return topics
+
+    def _forget(self, now: float) -> None:
+        self._topics.clear()
+
+    def offer(self, session: Session, numbers: Numbers) -> None:
+        """Deliver messages of the log (`numbers`) to a `session`, by those of its subscriptions
+        that match, and if it has not got them. One that matches no subscription is not noted: an
+        older session that is merged later may have had it."""
         evaluated = self._evaluated
-        for name, message in found:
+        for name, message in self.logged(session, numbers):
             topic = message.topic.decode()
             permitted = not is_own(topic) and session.may_receive(topic)
             wanted = list(session.wanting(topic)) if permitted else []
@@ -132,7 +177,7 @@ class SessionHistory:
                 evaluated.give(session, key, number)
         early = union(*(start.early for start in starts_of(session) if start is not None))
         here = evaluated.here() if early else {}
-        for name, message in self.logged(early):
+        for name, message in self.logged(session, early):
             if evaluated.had(session, here, *name, message.topic):
                 evaluated.give(session, *name)
 

@@ -21,6 +21,7 @@ from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
+    from mqttree.broker.cluster.delivery.replay_log import LogEntry
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 
 IN_FLIGHT, IS_RELEASED, WAITING = range(3)
@@ -86,6 +87,8 @@ class SessionState:
     back: see `merge`."""
     lacking: dict[bytes, Ranges] = field(default_factory=dict)
     """Numbers of `seen` that are in the queue of an older copy of it."""
+    entries: list[LogEntry] = field(default_factory=list)
+    """Its messages as they came from another broker, but for those without a name."""
 
 
 def behind_start(state: SessionState) -> dict[bytes, Ranges]:

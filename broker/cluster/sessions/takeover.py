@@ -235,6 +235,11 @@ class Takeover:
         self._ask(self._begin(absentee, client_id, stamp, self._own, now), now)
         return True
 
+    @property
+    def busy(self) -> bool:
+        """Whether a session is on its way to here."""
+        return bool(self._pending)
+
     def takes(self, client_id: str) -> bool:
         """Whether the session of a client is on its way to here."""
         return client_id in self._pending
@@ -277,6 +282,7 @@ class Takeover:
         """Send the request whose answer this state waits for."""
         request = REQUESTS.get(pending.state)
         if request is not None:
+            pending.asked_at = now
             whose = digest(pending.handshake.owner)
             body = encode_takeover(
                 request,
@@ -303,13 +309,17 @@ class Takeover:
             else:
                 pending.why = "the broker that has its session does not answer"
                 self._step(pending, Input.SILENT, now)
-        elif quiet >= pending.patience / 2:
+        elif quiet >= pending.patience / 2 and not self._on_its_way(pending):
             # A holder that many ask at once does not get faster by being asked more often.
             pending.patience = min(2 * pending.patience, TAKEOVER_SILENCE_S)
             self._ask(pending, now)
         if self._pending.get(pending.client_id) is pending:
             self._look_for_holder(pending, now)
             self._node.timers.schedule(now + RETRY, lambda at: self._check(pending, at))
+
+    def _on_its_way(self, pending: PendingTakeover) -> bool:
+        """Whether this broker is the holder, and has not come to the request yet: it loses none."""
+        return pending.holder == self._own and pending.asked_at >= pending.heard
 
     def _look_for_holder(self, pending: PendingTakeover, now: float) -> None:
         """Note whether the holder can be reached. If it has just been lost, look again when the

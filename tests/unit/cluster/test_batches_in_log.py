@@ -3,7 +3,7 @@ messages are one by one, and it is not looked into for those who want everything
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -385,8 +385,8 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     )
     history = node.cluster.session_history
     every = {KEYS[0]: [(1, 5)]}
-    found = [(n, m.topic) for (_, n), m in history.logged(every)]
-    assert found == list(enumerate(topics, 1))
+    found = [(n, m.topic) for (_, n), m in history.logged(session, every)]
+    assert found == [(1, b"a"), (3, b"a"), (5, b"a")]
     start: Any = session.subscriptions["a"].start
     start.tops, start.early = {KEYS[0]: 9}, {KEYS[0]: [(2, 4)]}
     history.note(session)
@@ -394,11 +394,44 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     assert window.top == 5
 
 
+def test_an_entry_is_decoded_once_for_sessions_that_come_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A void one is decoded again."""
+    world = lone(routing="interest")
+    for name in ("c", "d"):
+        world.connect(name, 5, clean=False, properties={17: 3600}).subscribe(name, qos=1)
+    node, decoded = world.node, list[LogEntry]()
+    messages = LogEntry.messages
+
+    def counted(self: LogEntry) -> Iterator[tuple[int, Message]]:
+        decoded.append(self)
+        return messages(self)
+
+    monkeypatch.setattr(LogEntry, "messages", counted)
+    entry = batch_entry(KEYS[0], 1, [(b"d", b"x"), (b"c", b"x"), (b"e", b"x")], at=world.now)
+    node.cluster.forwarder.log.append(entry, None)
+    numbers = {KEYS[0]: [(1, 3)]}
+
+    def found(name: str) -> list[int]:
+        logged = node.cluster.session_history.logged(world.session(name), numbers)
+        return [number for (_, number), _ in logged]
+
+    assert (found("c"), found("d")) == ([2], [1])
+    assert decoded == [entry]
+    entry.void()
+    assert found("c") == []
+    world.advance(1.1)
+    assert found("d") == []
+    assert decoded == [entry] * 3
+
+
 def test_a_message_for_another_member_of_a_group_is_no_ordinary_subscriptions() -> None:
     """A session has it by its first number: when it moves it is not offered it again (seed 5046:
     twice at QoS 2), and when it is merged this is not taken for another message (seed 6126)."""
     world = lone(routing="interest")
     node, now = world.node, world.now
+    world.connect("c", 5, clean=False, properties={17: 3600}).subscribe("+", qos=1)
     log, history = node.cluster.forwarder.log, node.cluster.session_history
     node.cluster.forwarder.vector[KEYS[0]] = LocalWindow(2, now, node.counters, Limits().max_gaps)
     message = Message(b"a", b"x", 1, False, b"", None, None)
@@ -406,7 +439,8 @@ def test_a_message_for_another_member_of_a_group_is_no_ordinary_subscriptions() 
         choice = ReceiverAssignment([(bytes(WHO), bytes(ENTRY - WHO))], passed=again)
         data = encode_message(message, KEYS[0], number, now, choice)
         log.append(LogEntry(KEYS[0], number, 1, data, now), None)
-    assert [number for (_, number), _ in history.logged({KEYS[0]: [(1, 2)]})] == [1]
+    found = history.logged(world.session("c"), {KEYS[0]: [(1, 2)]})
+    assert [number for (_, number), _ in found] == [1]
 
 
 # ---------------------------------------------------------------- groups, and brokers that are away

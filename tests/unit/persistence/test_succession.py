@@ -122,6 +122,10 @@ def test_a_session_is_sent_when_the_messages_of_a_large_image_are_known() -> Non
     rest = bytes(4) + ANONYMOUS + (4 << 16).to_bytes(8, "big")
     request = encode_takeover(MERGE, 5 << 16, "k", rest)
     taker.send(routed(SESSION_REQUEST, request, sender=bid(2)))
+    # Clients that have no session yet go first.
+    assert [body[0] for body in taker.routed(SESSION_ANSWER)] == [COMING]
+    assert not taker.routed(SESSION_PART)
+    world.advance(0.1)
     (part,) = taker.routed(SESSION_PART)
     head = decode_head(decode_takeover(part)[3][WHERE.size :], world.now)
     assert [item.message.name for item in head.items] == [(key, count - 1), (key, count)]
