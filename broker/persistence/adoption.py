@@ -94,8 +94,9 @@ class Adoption:
         over: Callable[[], bool],
     ) -> None:
         """`node`, `cluster`: this broker; `image`: has the sessions; `wall`: returns the time of
-        day (ms) at their broker; `waits`: whether none may be given away now; `lent`: whether a broker is taking that of a client; `over`: whether
-        their broker is back, or the image is gone."""
+        day (ms) at their broker; `waits`: whether none may be given away now; `lent`: whether a
+        broker is taking that of a client; `over`: whether their broker is back, or the image is
+        gone."""
         self._node = node
         self._cluster = cluster
         self._image = image
