@@ -47,6 +47,7 @@ from mqttree.broker.cluster.sessions.pending_takeover import (
     PendingTakeover,
     State,
 )
+from mqttree.broker.cluster.sessions.session_entries import newest_stamp
 from mqttree.broker.cluster.sessions.session_parts import Added
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
@@ -191,9 +192,11 @@ class Takeover:
             return 0
         if old is not None:
             self._step(old, Input.LEFT, now)
-        # Behind that of an adopted session was the one of its connection.
-        newest_stamp = max([self._handover.newest(client_id), *(e.stamp + 1 for _, e in others)])
-        stamp = clock.tick(now, newest_stamp)
+        known = [self._handover.newest(client_id), *(entry.stamp for _, entry in others)]
+        known.append(newest_stamp(self._directory.database, client_id))
+        known.append(0 if own is None else own.stamp)
+        # The connection of a session that was adopted had a stamp that is newer by one.
+        stamp = clock.tick(now, max(known) + 1)
         older = [
             (entry.stamp, broker_id, bool(entry.flags & KEPT))
             for broker_id, entry in others
