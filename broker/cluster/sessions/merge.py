@@ -371,7 +371,8 @@ class SessionMerge:
             for broker_id, entry in entries_of(self._database, merge.client_id):
                 # The client has been there since, and has another session there now.
                 if broker_id == merge.holder and (
-                    entry.stamp != merge.copy or merge.asked != broker_id
+                    entry.stamp != merge.copy
+                    or (merge.asked != broker_id and self._went_on(broker_id))
                 ):
                     self.found(session, broker_id, entry)
         self._go_on(now)
