@@ -170,6 +170,7 @@ class Images:
             owner, _, epoch = image.key
             if owner == broker_id and epoch <= last and epoch not in needed:
                 self._on(image, Input.DROPPED)
+        self._succession.standbys_changed(broker_id, posted[0].id if posted else b"")
 
     # ---------------------------------------------------------------- images
 
