@@ -47,6 +47,7 @@ COUNTS = {
     "kills": 6,
     "aimed": 6,
     "lags": 6,
+    "doubles": 8,
     "hangs": 6,
     "splits": 4,
     "shared kills": 6,
