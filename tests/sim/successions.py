@@ -227,7 +227,9 @@ class Succession:
         when = rng.uniform(2.0, self.length)
         if self.kind == "doubles":
             hit = self._aim_at_two if rng.random() < 0.5 else self._kill_two
-            world.after(when, hit, rng.choice(world.hosts), rng.random() < 0.7)
+            victim = rng.choice(world.hosts)
+            world.after(when - 0.05, self._mute, victim)
+            world.after(when, hit, victim, rng.random() < 0.7)
             return
         if self.kills:
             count = rng.choice((1, 1, min(2, len(world.hosts) - 1)))
@@ -272,6 +274,14 @@ class Succession:
         else:
             self._kill_two(host, reset)
 
+    def _mute(self, host: Host) -> None:
+        """Have nothing published at the first standby of a broker any more, unless messages are
+        flooded: that it reaches sessions of that one is not promised (decision 63)."""
+        standbys = standbys_of(host)
+        if standbys and host.running.config.routing != "flood":
+            for client in self.everybody:
+                client.dumb_at = standbys[0]
+
     def _kill_two(self, host: Host, reset: bool) -> None:
         """Kill a broker that has two standbys, and soon the first of them, with their disks. The
         first standby may start again, as another broker or without the images that it had."""
@@ -281,9 +291,6 @@ class Succession:
             world.say(f"{host.name} has no two standbys")
             return
         first = standbys[0]
-        if host.running.config.routing != "flood":  # decision 63 does not promise that it comes
-            for client in self.everybody:
-                client.dumb_at = first
         host.kill(reset)
         pause = rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.1, 3.0)))
         world.after(pause, kill, world, first, rng.random() < 0.7)
