@@ -19,7 +19,7 @@ from tests.kit.core import needs_python
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
 from tests.sim.mutants import Mutant
-from tests.sim.successions import Refugee, standbys_of
+from tests.sim.successions import Refugee, play, standbys_of
 from tests.sim.test_durability import check, check_order
 from tests.sim.world import Host, World
 
@@ -166,11 +166,6 @@ def asks_the_first_alone(patch: Mutant) -> None:
     patch.setattr(posted_sessions, "standbys_of", lambda *of: found(*of)[:1])
 
 
-def asks_the_standby_of_the_standby(patch: Mutant) -> None:
-    """A taker whose holder was the first standby does not ask the second one."""
-    patch.setattr(PostedSessions, "next_holder", lambda self, holder, _: self.holder(holder))
-
-
 def counts_any_incarnation(patch: Mutant) -> None:
     """A first standby that has started again counts as one with the image."""
 
@@ -212,6 +207,11 @@ def forgets_a_taker(patch: Mutant) -> None:
     patch.setattr(Succession, "_done", wrong)
 
 
+def holds(seed: int) -> None:
+    """Check a schedule."""
+    assert play(seed, "doubles") == []
+
+
 OUTLIVE = test_sessions_outlive_their_broker_and_its_first_standby
 
 MUTANTS: list[tuple[Callable[[Mutant], None], Callable[[], None]]] = [
@@ -224,6 +224,7 @@ MUTANTS: list[tuple[Callable[[Mutant], None], Callable[[], None]]] = [
     (tells_the_second_nothing, partial(test_a_will_is_published_once, 0, 3.5)),
     (takes_its_image_as_it_is, partial(test_a_will_is_published_once, 0, 3.5)),
     (means_the_image, partial(OUTLIVE, "flood", 2.2)),
+    (forgets_a_taker, partial(holds, 136)),
 ]
 """Faults, each with a story that shows it."""
 
