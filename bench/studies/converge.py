@@ -229,7 +229,8 @@ async def until_standbys(brokers: list[Broker], without: str = "") -> float:
     when. Raises ConvergeError when one has none in time."""
 
     def has(state: Any) -> bool:
-        return (state["standby"]["id"] or without) != without
+        standbys = [standby["id"] for standby in state["standby"]["standbys"]]
+        return standbys not in ([], [without])
 
     return await until_all(brokers, "a broker has no standby", has)
 

@@ -129,9 +129,10 @@ def check_standby(standby: Mapping[str, Any]) -> Iterable[Finding]:
     if standby.get("alone_s", 0.0) >= ALONE_S:
         text = f"no other broker has had its journal for {standby['alone_s']:.0f} s"
         yield Finding("standby", WARNING, text, "have another broker linked to it")
-    elif standby.get("same_host"):
-        text = f"its standby, {standby.get('name')}, is on its own host"
-        yield Finding("standby", WARNING, text, "run a broker on another host")
+    for each in standby.get("standbys", []):
+        if each.get("same_host"):
+            text = f"its standby, {each.get('name')}, is on its own host"
+            yield Finding("standby", WARNING, text, "run a broker on another host")
 
 
 def check_counters(counters: Mapping[str, int]) -> Iterable[Finding]:

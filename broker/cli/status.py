@@ -188,11 +188,11 @@ def _unmatched(leg: dict[str, Any]) -> str:
 
 
 def _standby(standby: dict[str, Any]) -> str:
-    if standby.get("id") is None:
-        text = f"none, {standby.get('state')} for {standby.get('alone_s')} s"
-    else:
+    if names := [str(each.get("name")) for each in standby.get("standbys", [])]:
         lag = f"{standby.get('lag_bytes'):,} bytes of the journal"
-        text = f"{standby.get('name')}, which lacks {lag}"
+        text = f"{' and '.join(names)}, which lacks {lag}"
+    else:
+        text = f"none, {standby.get('state')} for {standby.get('alone_s')} s"
     unprotected = standby.get("unprotected")
     return text if not unprotected else f"{text}; {unprotected:,} sessions are unprotected"
 

@@ -46,9 +46,9 @@ class ClusterModel(Settings):
     link_timeout: float = MAX_AGE_S
     discovery_time: float = DISCOVERY_TIME
     replicas: int = 1
-    """How many other brokers, standbys, have the journal of this one, too: 0 or 1."""
+    """How many other brokers, standbys, have the journal of this one, too: 0, 1 or 2."""
     acknowledge: str = "standby"
-    """Whether output that waits for the journal also waits for the standby (`standby`), or not
+    """Whether output that waits for the journal also waits for the standbys (`standby`), or not
     (`local`)."""
     standby_hosts: str = "other"
     """Whether a standby on another host is preferred (`other`) or not (`any`)."""

@@ -543,8 +543,8 @@ def number(low: float, high: float, unit: str = "") -> Callable[[object], float]
 
 
 def _replicas(value: object) -> int:
-    if type(value) is not int or value not in (0, 1):
-        raise ValueError(f"{value!r} is not a number of standbys: 0 or 1")
+    if type(value) is not int or value not in (0, 1, 2):
+        raise ValueError(f"{value!r} is not a number of standbys: 0, 1 or 2")
     return value
 
 

@@ -6,6 +6,9 @@ Its fence says which of them are other brokers': those whose contents were sent 
 again until the owner asks for nothing more, and again when a claim is added. One that was killed,
 and starts again from its journal, learns from it as well what its clients had sent at QoS 2: its
 disk may lack that.
+
+The standby behind the one that has taken an owner's place is told the same (CLAIMED): if that one
+dies, too, it goes on from there, and tells the owner what both have given away.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mqttree.broker.base.broker_id import ID_BYTES
 from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.sessions.fence_messages import (
     ASK_FENCE,
+    CLAIMED,
     FENCE,
     UNHEARD,
     AskFence,
     Claim,
     FenceMessage,
 )
+from mqttree.broker.cluster.sessions.image_states import State
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.sharing.assignments import DONE, REPORT
 
@@ -64,8 +70,26 @@ class Fence:
         """How many of these the owner has carried out; -1: it has not heard of the fence."""
         self.told_since = 0.0
         """s; since when the owner can be reached, 0: it cannot be."""
+        self.relayed: dict[bytes, int] = {}
+        """How many claims the standbys behind this one have been told."""
+        self.taken_over = -1
+        """How many are those of the standby ahead of this one, as it has said; -1: it has said
+        nothing, so this one is the first that takes the owner's place."""
 
-    def message(self, first: int) -> bytes:
+    def take_over(self, ahead: FenceMessage) -> None:
+        """Go on from the claims of the standby ahead of this one: what that one had not is void."""
+        known = 0 if self.taken_over < 0 else len(self.claims)
+        if ahead.first == known:
+            self.claims[known:] = ahead.claims
+            self.lsn, self.last, self.taken_over = ahead.lsn, ahead.last, ahead.total
+
+    @property
+    def inherited(self) -> bool:
+        """Whether another standby has taken the owner's place before, and all is known that it had
+        said."""
+        return 0 <= self.taken_over <= len(self.claims)
+
+    def message(self, first: int) -> FenceMessage:
         """Return the claims from number `first` on, as many as go into one message."""
         claims: list[Claim] = []
         left = AT_ONCE
@@ -75,7 +99,7 @@ class Fence:
             if left <= 0:
                 break
         head = self.boot, self.epoch, True, self.lsn, self.last, len(self.claims), first
-        return FenceMessage(*head, tuple(claims)).encode()
+        return FenceMessage(*head, tuple(claims))
 
 
 class Fences:
@@ -99,17 +123,53 @@ class Fences:
         self._drop = drop
         self._fences: dict[bytes, Fence] = {}
         cluster.bus.receive(ASK_FENCE, self._asked)
+        cluster.bus.receive(CLAIMED, self._claimed)
 
-    def promoted(self, owner: bytes, image: StandbyImage) -> None:
-        """Note that sessions may be given away from now on from the `image` of a broker."""
+    def promoted(self, owner: bytes, image: StandbyImage) -> Fence:
+        """Return the fence of a broker: sessions may be given away from now on from its `image`."""
         known = self._fences.get(owner)
         if known is None or (known.boot, known.epoch) != image.key[1:]:
-            self._fences[owner] = Fence(image)
+            known = self._fences[owner] = Fence(image)
+        return known
 
     def taken(self, owner: bytes, last: int) -> None:
         """Note that the messages of the broker `owner` are taken, up to its number `last`."""
         if (fence := self._fences.get(owner)) is not None:
-            fence.last = last
+            fence.last = min(fence.last, last)
+            self._relay(owner, fence)
+
+    def _relay(self, owner: bytes, fence: Fence) -> None:
+        """Tell the standbys behind this one what they have not been told."""
+        own, posted = self._cluster.own.id, self._cluster.posted_sessions
+        standbys = posted.standbys(owner)
+        if own not in standbys or self._takes(owner):
+            return
+        for standby in filter(posted.lives, standbys[standbys.index(own) + 1 :]):
+            told = fence.relayed.get(standby, -1)
+            while told < len(fence.claims):
+                message = fence.message(max(0, told))
+                body = owner + message.encode()
+                self._cluster.bus.send(standby, CLAIMED, body, at_once=True)
+                told = message.first + len(message.claims)
+                fence.relayed[standby] = told
+
+    def _claimed(self, sender: bytes, body: bytes, now: float) -> None:
+        """Take what the standby ahead of this one has given away of an owner's sessions."""
+        owner, ahead = body[:ID_BYTES], FenceMessage.decode(body[ID_BYTES:])
+        image, standbys = self._images().get(owner), self._cluster.posted_sessions.standbys(owner)
+        if (
+            image is not None
+            and image.state is State.VALID
+            and image.key[1] == ahead.boot
+            and [sender, self._cluster.own.id] == standbys
+        ):
+            self.promoted(owner, image).take_over(ahead)
+
+    def is_first(self, owner: bytes) -> None:
+        """Forget what the standby ahead of this one has said of a broker that goes on without
+        it."""
+        if (fence := self._fences.get(owner)) is not None and fence.taken_over >= 0:
+            del self._fences[owner]
 
     def same_run(self, owner: bytes) -> bool:
         """Whether a broker is the incarnation whose image was promoted: it only hung, or was cut
@@ -126,6 +186,7 @@ class Fences:
         if fence is not None and claim not in fence.claims[-AT_ONCE:]:
             fence.claims.append(claim)
             self.reached(owner)
+            self._relay(owner, fence)
 
     def closed(self, owner: bytes) -> list[Ref]:
         """Return which messages that the broker `owner` gave to members of groups are settled here,
@@ -172,7 +233,7 @@ class Fences:
         owner that has heard a fence gives no member what another one has."""
         for body in encode_refs((DONE, ref) for ref in fence.closed) if fence.heard < 0 else ():
             self._cluster.bus.send(owner, REPORT, body, at_once=True)
-        self._send(owner, fence.message(first))
+        self._send(owner, fence.message(first).encode())
 
     def _send(self, owner: bytes, body: bytes) -> None:
         self._cluster.bus.send(owner, FENCE, body, at_once=True)

@@ -16,7 +16,7 @@ are other brokers' from then on: their connections are closed unread, and their 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -39,6 +39,7 @@ from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.cluster import Cluster
+    from mqttree.broker.cluster.directory.link_state_directory import PostedStandby
     from mqttree.broker.cluster.sessions.records import Standby
     from mqttree.broker.core.session import Session
     from mqttree.broker.persistence.ports import JournalBroker
@@ -91,7 +92,7 @@ class FencedStream(Protocol):
     """What follows for the stream."""
 
     def cleared(self) -> None:
-        """Note that the standby has given nothing away."""
+        """Note that no standby that can be reached has given anything away."""
 
     def fenced(self, standby: bytes, epoch: int) -> None:
         """Note that the fence of a broker, `standby`, is carried out, which had the image of this
@@ -126,8 +127,11 @@ class Fencing:
         self.starts = False
         """Whether what they had, and this broker's disk has not, is not here yet."""
         self._had: dict[bytes, Former] = {}
-        self._newest = 0, 0  # boot and epoch of the last of their streams
-        self._asked = b"", 0
+        # Boot and epoch of the last stream of which no standby has said that.
+        self._unheard = 0, 0
+        # By the ids of the standbys that have not said what they have given away: epochs.
+        self._asked: dict[bytes, int] = {}
+        self._cleared = False  # one of them has said that it is nothing
         self._since = 0.0
         # Sessions with wills that are due.
         self._wills: list[Session] = []
@@ -136,11 +140,12 @@ class Fencing:
 
     # ---------------------------------------------------------------- doubt
 
-    def begin(self, standby: bytes, epoch: int) -> None:
-        """Be in doubt, from now on, about what the broker `standby` has given away of the stream of
-        this `epoch`. New clients are held as they are let in."""
+    def begin(self, standbys: Iterable[PostedStandby]) -> None:
+        """Be in doubt, from now on, about what any of the `standbys` has given away. New clients
+        are held as they are let in."""
         node = self._node
-        self._asked, self._since = (standby, epoch), node.now
+        self._asked = {standby.id: standby.epoch for standby in standbys}
+        self._cleared, self._since = False, node.now
         if not self.doubts:
             node.counters.doubts += 1
             node.log(
@@ -163,10 +168,22 @@ class Fencing:
         if now >= since + DOUBT_S:
             self._stream.doubt_over()
             return
-        standby, epoch = self._asked
-        body = AskFence(self._boot, epoch, UNHEARD).encode()
-        self._cluster.bus.send(standby, ASK_FENCE, body, at_once=True)
+        self._look_whether_cleared()
+        for standby, epoch in self._asked.items():
+            body = AskFence(self._boot, epoch, UNHEARD).encode()
+            self._cluster.bus.send(standby, ASK_FENCE, body, at_once=True)
         self._node.timers.schedule(now + ASK_S, lambda at: self._ask(since, at))
+
+    def cleared(self, standby: bytes) -> None:
+        """Note that a standby has given nothing away."""
+        self._asked.pop(standby, None)
+        self._cleared = True
+        self._look_whether_cleared()
+
+    def _look_whether_cleared(self) -> None:
+        """End the doubt once all standbys that can be reached have given nothing away."""
+        if self._cleared and not any(map(self._cluster.posted_sessions.lives, self._asked)):
+            self._stream.cleared()
 
     def end(self) -> None:
         """Serve clients again, as soon as neighbours have told which of them are elsewhere: what
@@ -209,7 +226,6 @@ class Fencing:
         what the disk may lack."""
         now = self._node.now
         self.former = {standby.id: standby for standby in reversed(standbys)}
-        self._newest = max(standby[1:] for standby in standbys)
         cluster = self._cluster
         self.starts = True
         cluster.barrier.closed = cluster.catchup.held = cluster.answers.held = True
@@ -226,6 +242,7 @@ class Fencing:
         linked = any(each in cluster.links for each in self.former)
         known = bool(cluster.links) and not barrier.finds_others(now) and barrier.has_directory()
         if now >= until or (known and not linked and not reached):
+            self._unheard = max(standby[1:] for standby in self.former.values())
             self.former.clear()
             self._fetch(now)
             return
@@ -280,8 +297,8 @@ class Fencing:
         if not fence.promoted:
             if former is not None:
                 self._former_told(sender)
-            if self.doubts and mine and self._asked == (sender, fence.epoch):
-                self._stream.cleared()
+            if self.doubts and mine and self._asked.get(sender) == fence.epoch:
+                self.cleared(sender)
             return
         boot, epoch, done = self._done.get(sender, (0, 0, 0))
         if (boot, epoch) != (fence.boot, fence.epoch):
@@ -390,9 +407,9 @@ class Fencing:
     def _go_on_from(self, former: Former) -> None:
         """Take what clients repeat, and the standby (`former`) has of that, for a repetition, and
         nothing else. What this broker had published and the standby has not is void: nobody was
-        told that it came, so its client repeats it, here or elsewhere. If there was a later
-        standby, that may have had more."""
-        last = former.last if former.stream >= self._newest else LAST
+        told that it came, so its client repeats it, here or elsewhere. A standby of a later
+        stream that was not heard may have had more."""
+        last = former.last if former.stream >= self._unheard else LAST
         names: set[Name] = set()
         for entry in self._cluster.replay_log.latest():
             if entry.key == former.key and entry.sequence > last:

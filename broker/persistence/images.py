@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqttree.broker.cluster.directory.link_state_directory import IMAGES, STANDBY, STATE
+from mqttree.broker.cluster.directory.link_state_directory import (
+    IMAGES,
+    STANDBY,
+    STATE,
+    decode_posted,
+)
 from mqttree.broker.cluster.link.stream_packets import (
     BEGIN,
     DROP,
@@ -156,15 +161,16 @@ class Images:
             self.stream.fencing.heard(sender, body, now)
 
     def _entry_changed(self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool) -> None:
-        """Drop the images of a broker that has posted a later standby, or that it has none."""
+        """Drop the images of a broker that has posted later standbys, or that it has none."""
         if key != STANDBY[1:] or value is None or gone:
             return
-        epoch, standby = int.from_bytes(value[:4], "big"), value[4:]
+        last, posted = decode_posted(value)
+        needed = {each.epoch for each in posted if each.id == self._cluster.own.id}
         for image in list(self.images.values()):
-            owner, _, of = image.key
-            mine = of == epoch and standby == self._cluster.own.id
-            if owner == broker_id and of <= epoch and not mine:
+            owner, _, epoch = image.key
+            if owner == broker_id and epoch <= last and epoch not in needed:
                 self._on(image, Input.DROPPED)
+        self._succession.standbys_changed(broker_id, posted[0].id if posted else b"")
 
     # ---------------------------------------------------------------- images
 

@@ -66,10 +66,11 @@ class StandbyImage:
         """Whether it is all that its owner had at the last frame."""
         return self.state in (State.VALID, State.PROMOTED)
 
-    def has(self, client: bytes) -> bool:
-        """Whether it is whole, and has a session of a `client` that no broker has taken."""
-        sessions = self.contents.sessions.values() if self.whole else ()
-        return any(recorded.head.client_id == client for recorded in sessions)
+    def stamp_of(self, client: bytes) -> int:
+        """Return the stamp of the session of a `client` in it that no broker has taken, 0: it has
+        none, or is not whole."""
+        heads = (recorded.head for recorded in self.contents.sessions.values() if self.whole)
+        return next((head.stamp for head in heads if head.client_id == client), 0)
 
     def promote(self) -> None:
         """Note that sessions may be given away from it: no frame changes it any more."""

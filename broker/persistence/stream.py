@@ -1,5 +1,6 @@
-"""The stream of one broker, the owner: the frames of its journal go to a neighbour, its standby,
-and output that waits for the disk waits for the standby as well (docs/decisions/0062). Pure.
+"""The streams of one broker, the owner: the frames of its journal go to neighbours, its standbys
+(one or two, `replicas`), and output that waits for the disk waits for these as well
+(docs/decisions/0062). Pure.
 
 A standby is first sent the whole state, between the other records (a snapshot), then every frame. A
 stream begins again when it has grown, so that an image does not keep what is not needed any more:
@@ -12,7 +13,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mqttree.broker.cluster.directory.link_state_directory import DRAINING, IMAGES, STANDBY
+from mqttree.broker.cluster.directory.link_state_directory import (
+    DRAINING,
+    IMAGES,
+    STANDBY,
+    PostedStandby,
+    encode_posted,
+)
 from mqttree.broker.cluster.link.stream_packets import BEGIN, DROP, END, FRAME, encode_stream
 from mqttree.broker.cluster.sessions.records import Standby, encode_standbys
 from mqttree.broker.persistence.fencing import Fencing
@@ -73,6 +80,8 @@ class Target:
 
     __slots__ = (
         "_first",
+        "better_since",
+        "boot",
         "broker_id",
         "end",
         "epoch",
@@ -80,6 +89,7 @@ class Target:
         "lsn",
         "pending",
         "recorded",
+        "replaces",
         "size",
         "snapshot",
         "snapshot_size",
@@ -88,12 +98,15 @@ class Target:
         "watched",
     )
 
-    def __init__(self, link: Link, broker_id: bytes, epoch: int, lsn: int, now: float) -> None:
-        """`link`: to the neighbour `broker_id`; `epoch`: of the stream; `lsn`: of the frame before
-        the first; `now`: s."""
+    def __init__(
+        self, link: Link, posted: PostedStandby, replaces: Target | None, lsn: int, now: float
+    ) -> None:
+        """`link`: to the neighbour; `posted`: what is posted of it once it has everything;
+        `replaces`: the standby in whose place it comes; `lsn`: of the frame before the first;
+        `now`: s."""
         self.link = link
-        self.broker_id = broker_id
-        self.epoch = epoch
+        self.broker_id, self.boot, self.epoch = posted
+        self.replaces = replaces
         self.lsn = lsn
         """It has all frames up to this one."""
         self.snapshot: Snapshot | None = None
@@ -111,6 +124,8 @@ class Target:
         self.waits_since = now
         self.watched = False
         """Whether a timer looks whether it is silent."""
+        self.better_since: float | None = None
+        """Since when (s) there has been a neighbour of a better class."""
         self._first = lsn
 
     @property
@@ -122,7 +137,7 @@ class Target:
 
 
 class Stream:
-    """The stream of one broker, and the choice of its standby."""
+    """The streams of one broker, and the choice of its standbys."""
 
     def __init__(self, node: JournalBroker, cluster: Cluster, frames: WriteAheadLog) -> None:
         """`node`: the broker; `cluster`: has its neighbours; `frames`: makes the frames."""
@@ -131,27 +146,28 @@ class Stream:
         self._frames = frames
         self._waits = node.config.acknowledge == "standby"
         self.state = State.ALONE
-        self.standby: Target | None = None
+        self.standbys: list[Target] = []
+        """Those that are posted, in the order in which they take this broker's place."""
         self.coming: Target | None = None
         self.targets: tuple[Target, ...] = ()
-        """Both, as far as there are any."""
+        """All of them."""
         self.lsn = NEVER
         """The highest LSN that output need not wait for. From the end of the snapshot on it waits
         for the coming standby, too, so that this one has all that was let out when it is posted."""
-        # What the standby has, or had when it was lost; NEVER: output does not wait for any.
-        self._safe = NEVER
+        # What a standby had that is lost, until it is posted that it is none any more.
+        self._held = NEVER
         self.pending = 0
-        """Bytes that the slower one has not acknowledged."""
+        """Bytes that the slowest one has not acknowledged."""
         self.alone_since: float | None = node.now
         """When (s) the last standby was lost; None: there is one."""
         self._epoch = 0
-        # The last standby that was posted, and the epoch of its image.
-        self._posted = b"", 0
+        # The last standbys that were posted, and the last entry.
+        self._posted: list[PostedStandby] = []
+        self._entry = b""
         # In doubt: up to which frame output goes out, and which one the standby has to acknowledge.
         self._frozen = self._probe = 0
         self.fencing = Fencing(node, cluster, self, frames)
         """What this broker does in doubt, and when it hears of a fence."""
-        self._better_since: float | None = None
         # By broker id: when it was last given up as too slow; until when it counts as slow; until
         # when it is not chosen.
         self._given_up: dict[bytes, float] = {}
@@ -168,6 +184,8 @@ class Stream:
             self._take()
         elif action in (Action.LOOK, Action.GO_ON_LACKING):
             self._look_for_another()
+        elif action is Action.SHRINK:
+            self._shrink()
         elif action is Action.OPEN:
             self._open()
         elif action is Action.STOP:
@@ -175,6 +193,8 @@ class Stream:
         elif action is Action.LEAVE:
             self._leave()
         if action in (Action.GO_ON, Action.GO_ON_LACKING, Action.LEAVE):
+            if action is Action.GO_ON and self._held < NEVER:  # one was lost meanwhile
+                self._shrink()
             self.fencing.end()
             self._weigh()
             self._frames.standby_has()
@@ -232,10 +252,9 @@ class Stream:
         under_way = target.under_way
         while under_way and under_way[0][0] <= lsn:
             target.pending -= under_way.popleft()[1]
-        if target is self.standby:
-            self._safe = lsn
+        if target is not self.coming:
             if self.state is State.DOUBT and lsn >= self._probe:
-                self.cleared()
+                self.fencing.cleared(target.broker_id)
         elif target.end and lsn >= target.end:
             self._on(Input.COMPLETE)
         elif target.may_end:
@@ -245,22 +264,22 @@ class Stream:
 
     def _weigh(self) -> None:
         """Find out how far the standbys are."""
-        coming = self.coming
-        self.pending = max((each.pending for each in self.targets), default=0)
+        pending, lsn = 0, self._held
+        for target in self.targets:
+            pending = max(pending, target.pending)
+            if target.end:
+                lsn = min(lsn, target.lsn)
+        self.pending = pending
         if self.state is State.DOUBT:
             self.lsn = self._frozen
-        elif not self._waits:
-            self.lsn = NEVER
         else:
-            self.lsn = min(self._safe, coming.lsn) if coming and coming.end else self._safe
+            self.lsn = lsn if self._waits else NEVER
 
     @property
     def lag(self) -> float:
-        """s for which the standby has acknowledged nothing while a frame waits."""
-        standby = self.standby
-        if standby is None or not standby.under_way:
-            return 0.0
-        return self._node.now - standby.waits_since
+        """s for which a standby has acknowledged nothing while a frame waits."""
+        waiting = (each.waits_since for each in self.standbys if each.under_way)
+        return self._node.now - min(waiting, default=self._node.now)
 
     @property
     def alone(self) -> float:
@@ -269,34 +288,41 @@ class Stream:
 
     def report(self) -> dict[str, Any]:
         """Return what operators are told."""
-        standby = self.standby
-        peer = None if standby is None else standby.link.peer
         return {
             "state": self.state.value,
-            "id": None if standby is None else standby.broker_id.hex(),
-            "name": None if peer is None else peer.name,
-            "same_host": peer is not None and peer.host == self._node.config.host,
+            "wanted": self._node.config.replicas,
+            "standbys": [self._told_of(standby) for standby in self.standbys],
             "lag_bytes": self.pending,
             "alone_s": round(self.alone, 1),
             "unprotected": self.unprotected,
+        }
+
+    def _told_of(self, standby: Target) -> dict[str, Any]:
+        peer = standby.link.peer
+        return {
+            "id": standby.broker_id.hex(),
+            "name": None if peer is None else peer.name,
+            "same_host": peer is not None and peer.host == self._node.config.host,
         }
 
     @property
     def unprotected(self) -> int:
         """Sessions that the death of this broker would take with it: its own as long as it has no
         standby, and those of dead brokers that it has not adopted yet."""
-        sessions = self._node.sessions.values() if self.standby is None else ()
+        sessions = () if self.standbys else self._node.sessions.values()
         kept = sum(1 for session in sessions if session.expiry)
         return kept + self._cluster.images.unadopted
 
     # ---------------------------------------------------------------- standbys come and go
 
-    def _begin(self, broker_id: bytes) -> None:
-        """Begin to make a neighbour the standby."""
+    def _begin(self, broker_id: bytes, replaces: Target | None) -> None:
+        """Begin to make a neighbour a standby, perhaps in the place of another one."""
         link = self._cluster.links[broker_id]
         self._epoch += 1
         now, frames = self._node.now, self._frames
-        target = Target(link, broker_id, self._epoch, frames.lsn, now)
+        assert link.peer is not None
+        posted = PostedStandby(broker_id, link.peer.boot, self._epoch)
+        target = Target(link, posted, replaces, frames.lsn, now)
         self.coming = target
         self._regroup()
         link.conn.pass_gate(encode_stream(BEGIN, target.epoch, frames.lsn))
@@ -310,22 +336,34 @@ class Stream:
         self._frames.record_nothing()
 
     def _take(self) -> None:
-        """Make the coming standby the standby."""
-        before, self.standby, self.coming = self.standby, self.coming, None
-        assert self.standby is not None
-        if before is not None:
+        """Make the coming standby a standby."""
+        coming, self.coming = self.coming, None
+        assert coming is not None
+        before, coming.replaces = coming.replaces, None
+        at = len(self.standbys)
+        if before in self.standbys:
+            at = self.standbys.index(before)
             self._end(before)
+        else:
+            before = None
+        self.standbys[at : at + 1] = [coming]
         self._regroup()
-        self._node.counters.standby_changes += (
-            before is None or before.broker_id != self.standby.broker_id
-        )
-        self.alone_since = self._better_since = None
-        self._posted = self.standby.broker_id, self.standby.epoch
-        self._post(self.standby.epoch.to_bytes(4, "big") + self.standby.broker_id)
-        self._safe = self.standby.lsn
+        changes = before is None or before.broker_id != coming.broker_id
+        self._node.counters.standby_changes += changes
+        self.alone_since = None
+        self._held = NEVER
+        self._post()
+        if len(self.standbys) < self._node.config.replicas:
+            self._choose()
 
-    def _post(self, entry: bytes) -> None:
-        self._cluster.directory.post_now(STANDBY, entry)
+    def _post(self) -> None:
+        """Post which standbys there are: the images that others than these have are not needed any
+        more, but for that of the coming one."""
+        posted = [PostedStandby(each.broker_id, each.boot, each.epoch) for each in self.standbys]
+        self._posted = posted or self._posted
+        last = self._epoch if self.coming is None else self.coming.epoch - 1
+        self._entry = encode_posted(last, posted)
+        self._cluster.directory.post_now(STANDBY, self._entry)
         self._cluster.agenda.settle(self._node.now)
 
     def _end(self, target: Target) -> None:
@@ -351,15 +389,16 @@ class Stream:
             if again:
                 self._resting[target.broker_id] = now + REST_S
         self._end(target)
-        lost = target is self.standby
-        if lost:
-            self.standby = None
-            self.alone_since = now
-            self._cluster.sharing.standby_lost(target.broker_id)
+        if target is self.coming:
+            self.coming, given = None, Input.COMING_LOST
         else:
-            self.coming = None
+            self.standbys.remove(target)
+            given = Input.ONE_LOST if self.standbys else Input.STANDBY_LOST
+            self.alone_since = None if self.standbys else now
+            self._held = min(self._held, target.lsn)
+            self._cluster.sharing.standby_lost(target.broker_id)
         self._regroup()
-        self._on(Input.STANDBY_LOST if lost else Input.COMING_LOST)
+        self._on(given)
         self._weigh()
         self._frames.standby_has()
 
@@ -373,12 +412,12 @@ class Stream:
         return self._longer if self._has_given_up() else SILENCE_S
 
     def begin_anew(self) -> None:
-        """Send the standby the whole state once more, soon."""
+        """Send the standbys the whole state once more, soon."""
         for target in self.targets:
             target.size = NEVER
 
     def _regroup(self) -> None:
-        self.targets = tuple(each for each in (self.standby, self.coming) if each is not None)
+        self.targets = (*self.standbys, *(() if self.coming is None else (self.coming,)))
         self.record_standbys()
 
     def record_standbys(self) -> None:
@@ -400,15 +439,25 @@ class Stream:
             self._on(Input.WAITED)
 
     def _open(self) -> None:
-        """Post that there is no standby; then, in another turn, output need not wait for one."""
-        self._post(self._epoch.to_bytes(4, "big"))
-        self._node.timers.schedule(self._node.now, self._opened)
+        """Post that there is no standby, then let output go."""
+        self._let_go()
         if self.coming is not None:
             self._on(Input.BEGUN)
 
-    def _opened(self, now: float) -> None:
-        if self.state in (State.ALONE, State.SYNCING):
-            self._safe = NEVER
+    def _shrink(self) -> None:
+        """Post which standbys are left, then let output go that these have."""
+        self._let_go()
+        self._choose()
+
+    def _let_go(self) -> None:
+        """Post which standbys there are; then, in another turn, output waits for no others."""
+        self._post()
+        entry = self._entry
+        self._node.timers.schedule(self._node.now, lambda now: self._opened(entry))
+
+    def _opened(self, entry: bytes) -> None:
+        if self._entry is entry and self.state in (State.ALONE, State.SYNCING, State.SYNCED):
+            self._held = NEVER
             self._weigh()
             self._frames.standby_has()
 
@@ -450,17 +499,17 @@ class Stream:
         self._frozen, self._probe = frames.durable_lsn, frames.lsn + 1
         self._weigh()
         frames.record_nothing()
-        self.fencing.begin(*self._posted)
+        self.fencing.begin(self._posted)
 
     def cleared(self) -> None:
-        """Note that the standby has given nothing away."""
+        """Note that the standbys have given nothing away."""
         if self.state is State.DOUBT:
-            self._on(Input.CLEARED_LATE if self.standby is None else Input.CLEARED)
+            self._on(Input.CLEARED if self.standbys else Input.CLEARED_LATE)
 
     def fenced(self, standby: bytes, epoch: int) -> None:
         """Note that the fence of a broker, `standby`, is carried out, which had the image of this
         `epoch`: what it was sent, and is sent, of that stream is not in it."""
-        mine = standby == self._posted[0] and epoch >= self._posted[1]
+        mine = any(standby == each.id and epoch >= each.epoch for each in self._posted)
         if mine and self.state in (State.SYNCED, State.LACKING, State.DOUBT):
             self._on(Input.FENCED)
 
@@ -470,12 +519,15 @@ class Stream:
             self._on(Input.WAITED)
 
     def _leave(self) -> None:
-        """Drop the stream."""
-        if (standby := self.standby) is not None:
-            self._end(standby)
-            self.standby = None
+        """Drop the streams."""
+        if self.standbys:
             self.alone_since = self._node.now
-            self._regroup()
+        for target in self.targets:
+            self._end(target)
+            if target is not self.coming:
+                self._held = min(self._held, target.lsn)
+        self.standbys, self.coming = [], None
+        self._regroup()
         self._open()
 
     # ---------------------------------------------------------------- the choice
@@ -488,39 +540,58 @@ class Stream:
         self._choose()
 
     def _check(self, now: float) -> None:
-        pause = CHECK_INTERVAL_S if self.standby is not None else ALONE_INTERVAL_S
+        pause = CHECK_INTERVAL_S if self.standbys else ALONE_INTERVAL_S
         self._node.timers.schedule(now + pause, self._check)
         coming = self.coming
         if coming is not None and self._drains(coming.broker_id):
             self._lose(coming, "drains")
         self._choose()
+        if self.coming is None and len(self.standbys) > 1:  # there is none for its place
+            for target in [each for each in self.standbys if self._drains(each.broker_id)][:1]:
+                self._lose(target, "drains")
 
     def _choose(self) -> None:
-        """Begin another standby if there is none, or should be another one."""
+        """Begin another standby if there are too few, or should be another one."""
         if self.doubts or self.coming is not None:
             return
         if (wanted := self._wanted(self._node.now)) is not None:
-            self._begin(wanted)
+            self._begin(*wanted)
 
-    def _wanted(self, now: float) -> bytes | None:
-        """Return the id of the broker that should become the standby; None: none, or the one that
-        is it, with the image that it has. `now`: s."""
+    def _wanted(self, now: float) -> tuple[bytes, Target | None] | None:
+        """Return the id of the broker that should become a standby, and in whose place: that may
+        be itself, with the image that it has. None: none. `now`: s."""
         candidates = {found.id: found for found in self._candidates(now)}
+        present = [candidates.pop(standby.broker_id, None) for standby in self.standbys]
         best = choose(self._cluster.own.id, candidates.values())
-        standby = self.standby
-        if best is None or standby is None:
-            return None if best is None else best.id
-        present = candidates.get(standby.broker_id)
-        if present is None or (present.burdened and best.id != present.id):
-            return best.id
-        if not best.other_host or present.other_host:
-            self._better_since = None
-        elif self._better_since is None:
-            self._better_since = now
-        elif now - self._better_since >= BETTER_S:
-            return best.id
+        # Output would wait for a slow one as well.
+        fit = best is not None and not (best.slow and self.standbys)
+        if best is not None and fit and len(self.standbys) < self._node.config.replicas:
+            return best.id, None
+        for standby, here in zip(self.standbys, present, strict=True):
+            better = self._better(standby, here, best, now)
+            if better is not None:
+                return better.id, standby
+        return None
+
+    def _better(
+        self, standby: Target, here: Candidate | None, best: Candidate | None, now: float
+    ) -> Candidate | None:
+        """Return what should be in the place of a `standby`: the `best` of the others, or itself
+        (`here`, None: it is not fit any more) as it has grown. None: it stays as it is."""
+        if here is None:
+            return best
+        if best is not None and choose(self._cluster.own.id, (here, best)) is here:
+            best = None
+        if best is not None and here.burdened:
+            return best
+        if best is None or not best.other_host or here.other_host:
+            standby.better_since = None
+        elif standby.better_since is None:
+            standby.better_since = now
+        elif now - standby.better_since >= BETTER_S:
+            return best
         grown = (1 + GROWTH) * standby.snapshot_size
-        return present.id if standby.size > max(grown, self._node.limits.stream_smallest) else None
+        return here if standby.size > max(grown, self._node.limits.stream_smallest) else None
 
     def _candidates(self, now: float) -> Iterator[Candidate]:
         cluster, config = self._cluster, self._node.config

@@ -2,6 +2,7 @@
 table. Pure.
 
 ALONE -BEGUN-> SYNCING -COMPLETE-> SYNCED -STANDBY_LOST-> LACKING -COMPLETE-> SYNCED
+SYNCED -COMPLETE, ONE_LOST-> SYNCED
 SYNCING -COMING_LOST-> ALONE
 LACKING -WAITED-> ALONE
 SYNCED, LACKING -STOOD_STILL-> DOUBT -CLEARED-> SYNCED
@@ -23,7 +24,7 @@ class State(TableEnum):
     SYNCING = "syncing"
     """The same; a standby is being sent a snapshot."""
     SYNCED = "synced"
-    """A standby has all: output waits for it. Another one may be sent a snapshot."""
+    """One standby has all, or two: output waits for each. Another one may be sent a snapshot."""
     LACKING = "lacking"
     """The standby is lost, and output waits a moment longer for the next one."""
     DOUBT = "doubt"
@@ -41,7 +42,9 @@ class Input(TableEnum):
     COMING_LOST = "coming standby lost"
     """The coming standby is gone, is silent, is too far behind, or has dropped the image."""
     STANDBY_LOST = "standby lost"
-    """The standby is."""
+    """The only standby is."""
+    ONE_LOST = "one of two lost"
+    """One of two standbys is."""
     WAITED = "waited"
     """Output has waited long enough for another standby, or for a fence."""
     STOOD_STILL = "stood still"
@@ -58,7 +61,8 @@ class Action(TableEnum):
     """What the stream does when an input has brought it to the next state."""
 
     NOTHING = "nothing"
-    TAKE = "post the coming standby as the standby, and drop the image of the one before"
+    TAKE = "post the coming standby as well, or in the place of one, whose image is dropped"
+    SHRINK = "post the standby that is left, then let output go, and begin another at once"
     LOOK = "begin another standby at once"
     OPEN = "post that there is no standby, then let output go"
     STOP = "stop all output and all clients, and ask the standby"
@@ -75,11 +79,13 @@ TRANSITIONS: Table[State, Input, Action] = {
     (State.SYNCED, Input.COMPLETE): (Action.TAKE, State.SYNCED),
     (State.SYNCED, Input.COMING_LOST): (Action.NOTHING, State.SYNCED),
     (State.SYNCED, Input.STANDBY_LOST): (Action.LOOK, State.LACKING),
+    (State.SYNCED, Input.ONE_LOST): (Action.SHRINK, State.SYNCED),
     (State.LACKING, Input.BEGUN): (Action.NOTHING, State.LACKING),
     (State.LACKING, Input.COMPLETE): (Action.TAKE, State.SYNCED),
     (State.LACKING, Input.COMING_LOST): (Action.NOTHING, State.LACKING),
     (State.LACKING, Input.WAITED): (Action.OPEN, State.ALONE),
     (State.DOUBT, Input.STANDBY_LOST): (Action.NOTHING, State.DOUBT),
+    (State.DOUBT, Input.ONE_LOST): (Action.NOTHING, State.DOUBT),
     (State.DOUBT, Input.CLEARED): (Action.GO_ON, State.SYNCED),
     (State.DOUBT, Input.CLEARED_LATE): (Action.GO_ON_LACKING, State.LACKING),
     (State.DOUBT, Input.WAITED): (Action.LEAVE, State.ALONE),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from binascii import a2b_base64
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -36,6 +37,7 @@ from mqttree.broker.cluster.link.version_vector import (
     encode_evaluated,
 )
 from mqttree.broker.cluster.sessions.handover import EXPORT_TIME
+from mqttree.broker.cluster.sessions.image_states import State
 from mqttree.broker.cluster.sessions.message_vectors import (
     numbered,
     ranges_of,
@@ -43,10 +45,10 @@ from mqttree.broker.cluster.sessions.message_vectors import (
     vector_of,
 )
 from mqttree.broker.cluster.sessions.pending_handover import Asked, PendingHandover
-from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages
+from mqttree.broker.cluster.sessions.recorded_messages import RecordedMessages, is_void
 from mqttree.broker.cluster.sessions.recorded_session import RecordedSession
 from mqttree.broker.cluster.sessions.records import Kind, StartTime, decode_owed
-from mqttree.broker.cluster.sessions.session_entries import posted_stamp
+from mqttree.broker.cluster.sessions.session_entries import entries_of, posted_stamp
 from mqttree.broker.cluster.sessions.session_head import recorded_head
 from mqttree.broker.cluster.sessions.takeover_messages import (
     COMING,
@@ -55,6 +57,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
     ENDED,
     FOREIGN,
     MERGE,
+    MOVED,
     NEWER,
     NOTHING,
     TAKE,
@@ -66,7 +69,7 @@ from mqttree.broker.core.start_point import UNKNOWN
 from mqttree.broker.core.wills import CLAIMS_S
 from mqttree.broker.persistence import shared_records
 from mqttree.broker.persistence.adoption import Adoption
-from mqttree.broker.persistence.fences import Fences
+from mqttree.broker.persistence.fences import Fence, Fences
 from mqttree.broker.persistence.orphaned_wills import OrphanedWills
 from mqttree.broker.wire.errors import WireError
 
@@ -134,6 +137,27 @@ class Successor:
         data = age_batch(record.data, max(0, self._wall - record.at))
         return restored_batch(data, self.since, whole=True)
 
+    def inherit(self, key: bytes, fence: Fence, lsn: int) -> None:
+        """Go on from where another standby has taken the owner's place. `key`: the origin of what
+        the owner has published; `fence`: what the other one has said; `lsn`: of the last frame
+        here. What that one had not is void: it was not acknowledged, and its client has repeated
+        it, or will; what that one had, is known when it is repeated."""
+        incoming = {claim.client: claim.incoming for claim in fence.claims if not claim.stamp}
+        gone = {claim.client for claim in fence.claims if claim.stamp}
+        for recorded in self.image.sessions.values():
+            client = recorded.head.client_id
+            recorded.incoming = set(incoming.get(client, ()))
+            if client in gone:  # its will was published, or it was back
+                recorded.head = recorded.head._replace(will=b"")
+        if lsn <= fence.lsn:
+            return
+        self.messages.void = last = key, fence.last
+        for recorded in self.image.sessions.values():
+            recorded.queue = deque(one for one in recorded.queue if not is_void(one[0], last))
+            flying = [at for at, one in recorded.inflight.items() if one and is_void(one[0], last)]
+            for packet_id in flying:
+                del recorded.inflight[packet_id]
+
     def offered(self, owner: bytes) -> Vector:
         """Return which messages had been offered to all sessions of the broker `owner`. Raises
         MalformedPacket: what was recorded of that cannot be read."""
@@ -177,6 +201,8 @@ class Succession:
         self._in_doubt = stands_back
         self._drop = drop
         self._settled_at = 0.0
+        # Brokers that cannot be reached -> when they count as gone (s).
+        self._gone_at: dict[bytes, float] = {}
         # Images whose messages are being taken, by owner.
         self._taking: dict[bytes, Successor] = {}
         # Owners that have died -> origins of theirs of which all messages are here.
@@ -198,6 +224,7 @@ class Succession:
         that of one that can be."""
         owner = event.broker_id
         if event.via is not None:
+            self._gone_at.pop(owner, None)
             self._successors.pop(owner, None)
             if self._succeeded.pop(owner, None) is not None:
                 self._post_succeeded()
@@ -205,13 +232,32 @@ class Succession:
                 # It has what it has published.
                 self._taking.pop(owner, None)
             self.fences.reached(owner)
-        elif owner in self._images():
+        else:
             # A broker that has drained is not waited for.
             drains = self._cluster.database.entry(owner, DRAINING) is not None
-            pause = 0.0 if drains else PROMOTION_S
-            self._node.timers.schedule(
-                self._node.now + pause, lambda now: self._promote(owner, now)
-            )
+            at = self._gone_at[owner] = self._node.now + (0.0 if drains else PROMOTION_S)
+            for lost in self._images():  # it may have been ahead of this broker there
+                if lost == owner or not self._lives(lost):
+                    self._promote_at(lost, at)
+
+    def standbys_changed(self, owner: bytes, first: bytes) -> None:
+        """Note what standbys a broker has, the `first` one or b""; it may have said so before it
+        was lost."""
+        if first == self._cluster.own.id:
+            self.fences.is_first(owner)
+        if owner in self._images() and not self._lives(owner):
+            self._promote_at(owner, self._node.now + PROMOTION_S)
+
+    def _promote_at(self, owner: bytes, at: float) -> None:
+        self._node.timers.schedule(at, lambda now: self._promote(owner, now))
+
+    def _ahead(self, owner: bytes) -> list[bytes]:
+        """Return the standbys of the broker `owner` that take its place before this one does, and
+        can be reached, or could be a moment ago."""
+        own, standbys = self._cluster.own.id, self._cluster.posted_sessions.standbys(owner)
+        first = standbys[: standbys.index(own)] if own in standbys else standbys
+        now, gone_at = self._node.now, self._gone_at
+        return [each for each in first if self._lives(each) or gone_at.get(each, now) > now]
 
     def on_suspended(self, seconds: float, now: float) -> None:
         """Note that this broker did not run for `seconds` until `now` (s): what it knows of others
@@ -223,11 +269,13 @@ class Succession:
         """Whether a session of `client_id` is here, of a broker that cannot be reached, or may
         be."""
         client = client_id.encode()
-        return any(
-            owner not in self._successors or client in self._successors[owner].sessions
-            for owner in self._images()
-            if not self._lives(owner)
-        )
+        for owner in self._images():
+            if (successor := self._successors.get(owner)) is not None:
+                if client in successor.sessions and not self._lives(owner):
+                    return True
+            elif self._cluster.posted_sessions.holder(owner) == self._cluster.own.id:
+                return True
+        return False
 
     def on_client_connected(self, client_id: str, stamp: int) -> None:
         """Note that a client has connected here (`stamp`: of the connection)."""
@@ -256,9 +304,9 @@ class Succession:
         # The tree may have lost a broker whose link has not ended yet.
         silent = self._lives(owner) and not self._cluster.database.reaches(owner)
         if silent or self._stands_back:
-            self._node.timers.schedule(now + PROMOTION_S, lambda at: self._promote(owner, at))
-        else:
-            self._successor(owner, image)
+            self._promote_at(owner, now + PROMOTION_S)
+        elif self._successor(owner, image) is None:
+            self._sweep_later(now)
 
     def requested(self, asked: Asked, now: float) -> bool:
         """Answer a request at `now` (s), if it is for a session of a broker that cannot be reached;
@@ -267,14 +315,21 @@ class Succession:
         if asked.request in (TAKE, END):
             client = asked.client_id.encode()
             self.fences.claim_adopted(client, asked.stamp, asked.sender)
+        if asked.copy and asked.copy == self._own_copy(asked.client_id):
+            return False
         lent = self._lent.get(asked.client_id)
         if asked.request == DONE:
             return self._done(asked)
         if lent is None or not lent.export.serves(asked):
-            if self._comes(asked):
-                answer(asked, COMING)
+            found = self._find(asked)
+            if (comes := self._comes(asked, found)) is not None:
+                ahead = [each for each in self._ahead(comes) if self._lives(each)]
+                if ahead and asked.request != MERGE:
+                    answer(asked, MOVED, ahead[0])
+                else:
+                    answer(asked, COMING)
                 return True
-            if (found := self._find(asked)) is None:
+            if found is None:
                 return self._notices(asked)
             owner, recorded = found
             # It is adopted with a stamp that is older by one.
@@ -332,14 +387,27 @@ class Succession:
             self.requested(each, self._node.now)
             yield OWN_WORK
 
+    def _own_copy(self, client_id: str) -> int:
+        """Return the stamp of the session of a client that is here, or was until another broker
+        took it. Two standbys may have adopted it with one stamp: then that in an image comes
+        second."""
+        if (own := self._node.sessions.get(client_id)) is not None:
+            return own.stamp
+        given = self._handover.given(client_id)
+        return 0 if given is None else given.copy
+
     def _done(self, asked: Asked) -> bool:
         """Forget a session that has been merged into one of the broker that asks; returns whether
         it is in an image here."""
         if (found := self._find(asked)) is None:
             return False
         owner, recorded = found
-        self._claim(owner, recorded.head.client_id)
-        self._handover.answer(asked, ENDED)
+        lent = self._lent.get(asked.client_id)
+        if lent is not None and lent.owner == owner and lent.export.stamp > asked.stamp:
+            self._handover.answer(asked, NEWER)  # that one has not got all of it
+        else:
+            self._claim(owner, recorded.head.client_id)
+            self._handover.answer(asked, ENDED)
         return True
 
     def _notices(self, asked: Asked) -> bool:
@@ -360,7 +428,7 @@ class Succession:
                 or (
                     asked.request == TAKE
                     and not posted_stamp(database, owner, asked.client_id)
-                    and image.has(asked.client_id.encode())
+                    and image.stamp_of(asked.client_id.encode())
                 )
             ):
                 self._handover.answer(asked, COMING)
@@ -388,24 +456,35 @@ class Succession:
                 recorded is not None
                 and recorded.head.stamp > newest
                 and (not asked.copy or recorded.head.stamp == asked.copy)
-                and not self._has_expired(recorded, successor)
+                and not self._has_expired(recorded, image)
             ):
                 newest, found = recorded.head.stamp, (owner, recorded)
         return found
 
-    def _comes(self, asked: Asked) -> bool:
-        """Whether the session of a client is in an image here, and it is not certain yet that its
-        broker cannot be reached."""
+    def _comes(self, asked: Asked, found: tuple[bytes, RecordedSession] | None) -> bytes | None:
+        """Return the broker whose session of a client is meant, or newer than what was `found` or
+        is here, if it is not certain yet that neither it can be reached, nor a standby ahead of
+        this one. None: there is none."""
         database, client = self._cluster.database, asked.client_id.encode()
-        return any(
-            (posted_stamp(database, owner, asked.client_id) or image.has(client))
-            and not database.reaches(owner)
-            and (self._lives(owner) or self._stands_back)
-            for owner, image in self._images().items()
-        )
+        own = self._node.sessions.get(asked.client_id)
+        least = 1 + max(own.stamp if own else 0, found[1].head.stamp if found else 0)
+        for owner, image in self._images().items():
+            stamps = posted_stamp(database, owner, asked.client_id), image.stamp_of(client)
+            if (
+                (asked.copy in stamps if asked.copy else max(stamps) >= least)
+                and not database.reaches(owner)
+                and (self._lives(owner) or self._stands_back or self._stands_behind(owner, image))
+            ):
+                return owner
+        return None
 
-    def _has_expired(self, recorded: RecordedSession, successor: Successor) -> bool:
-        away = successor.image.away(recorded.head, successor.wall(self._node.now))
+    def _stands_behind(self, owner: bytes, image: StandbyImage) -> bool:
+        """Whether another standby takes the place of the broker `owner`; what is promoted here
+        stays so."""
+        return image.state is State.VALID and bool(self._ahead(owner))
+
+    def _has_expired(self, recorded: RecordedSession, image: StandbyImage) -> bool:
+        away = image.contents.away(recorded.head, image.wall(self._node.now))
         return away > recorded.head.expiry
 
     def _successor(self, owner: bytes, standby_image: StandbyImage) -> Successor | None:
@@ -415,18 +494,17 @@ class Succession:
             return None
         successor, image = self._successors.get(owner), standby_image.contents
         if successor is None or successor.image is not image:
-            if self._stands_back:
+            if self._stands_back or self._stands_behind(owner, standby_image):
                 return None
             standby_image.promote()
-            self.fences.promoted(owner, standby_image)
+            fence = self.fences.promoted(owner, standby_image)
             now = self._node.now
             wall = standby_image.wall(now)
             successor = self._successors[owner] = Successor(image, now, wall)
             self._node.counters.promotions += 1
-            if not self._sweeping:
-                # No timer keeps the image itself: it may be large.
-                self._sweeping = True
-                self._node.timers.schedule(now + SWEEP_S, self._sweep)
+            self._sweep_later(now)
+            if fence.inherited:
+                successor.inherit(origin_key(owner, fence.boot), fence, standby_image.lsn)
             Adoption(
                 self._node,
                 self._cluster,
@@ -441,20 +519,44 @@ class Succession:
             self._in_steps(owner, successor, self._taking_wills(successor, owner, now, wall))
         return successor
 
-    def _sweep(self, now: float) -> None:
-        """Drop the sessions of images that have expired, now and then, and at last the images."""
-        for owner, successor in list(self._successors.items()):
-            image = successor.image
-            for number, recorded in list(image.sessions.items()):
-                if self._has_expired(recorded, successor):
-                    del image.sessions[number]
-            if not image.sessions and now >= successor.since + SWEEP_S:
-                del self._successors[owner]
-                if (standby_image := self._images().get(owner)) is not None:
-                    self._drop(standby_image)
-        self._sweeping = bool(self._successors)
-        if self._sweeping:
+    def _sweep_later(self, now: float) -> None:
+        if not self._sweeping:
+            # No timer keeps the images themselves: they may be large.
+            self._sweeping = True
             self._node.timers.schedule(now + SWEEP_S, self._sweep)
+
+    def _sweep(self, now: float) -> None:
+        """Drop the sessions of brokers that are gone which have expired, or of which another
+        standby has taken care, now and then, and at last the images."""
+        self._sweeping = False
+        for owner, image in self._images().items():
+            if not self._lives(owner):
+                self._sweep_later(now)
+                work = self._sweeping_image(owner, image)
+                self._node.turns.go(work, partial(self._lives, owner))
+
+    def _sweeping_image(self, owner: bytes, standby_image: StandbyImage) -> Iterator[int]:
+        image, successor = standby_image.contents, self._successors.get(owner)
+        behind = self._stands_behind(owner, standby_image)
+        for number, recorded in list(image.sessions.items()):
+            if self._has_expired(recorded, standby_image) or (
+                behind and self._is_elsewhere(owner, recorded)
+            ):
+                image.sessions.pop(number, None)
+            yield 1
+        old = successor is not None and self._node.now >= successor.since + SWEEP_S
+        if (behind or old) and not image.sessions:
+            self._successors.pop(owner, None)
+            self._drop(standby_image)
+
+    def _is_elsewhere(self, owner: bytes, recorded: RecordedSession) -> bool:
+        """Whether a broker that can be reached has adopted a session of the broker `owner`, or has
+        a newer one."""
+        client_id = recorded.head.client_id.decode(errors="replace")
+        return any(
+            broker_id != owner and entry.stamp >= recorded.head.stamp - 1 and self._lives(broker_id)
+            for broker_id, entry in entries_of(self._cluster.database, client_id)
+        )
 
     def taken_by(self, broker_id: bytes) -> tuple[int, SequenceSet] | None:
         """Return the boot number of a broker that cannot be reached, and which messages its members
@@ -530,10 +632,10 @@ class Succession:
         if died:
             self._succeeded[owner] = taken
             self._post_succeeded()
-        with suppress(WireError):
-            if (window := successor.offered(owner).get(origin_key(owner, boot))) is not None:
-                self.fences.taken(owner, window.top)
         self._taking.pop(owner, None)
+        with suppress(WireError):
+            window = successor.offered(owner).get(origin_key(owner, boot))
+            self.fences.taken(owner, 0 if window is None else window.top)
         self._in_steps(owner, successor, self._taking_shares(successor, owner))
 
     def _post_succeeded(self) -> None:

@@ -127,7 +127,7 @@ class Broker(Program):
 
 def has_standby(state: dict[str, Any] | None) -> bool:
     """Whether a broker, by its `state`, has a standby that has everything."""
-    return bool(((state or {}).get("standby") or {}).get("id"))
+    return bool(((state or {}).get("standby") or {}).get("standbys"))
 
 
 class Cluster:

@@ -125,3 +125,38 @@ def test_a_broker_that_hangs_leaves_a_session_to_the_one_that_has_it(
         assert client.packets == [] or not any(isinstance(p, Publish) for p in client.packets)
         old.close()
         client.close()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.5])
+def test_a_client_finds_its_session_when_its_broker_and_the_first_of_two_standbys_are_gone(
+    tmp_path: Path, pause: float
+) -> None:
+    config = tmp_path / "replicas.yaml"
+    config.write_text("federation: {replicas: 2, standby-hosts: any}\n")
+    with Cluster(tmp_path, "--config", str(config)) as cluster, clients() as make:
+        brokers = [cluster.add(data=True) for _ in range(4)]
+        cluster.agree()
+
+        def standbys(broker: Broker) -> list[Broker]:
+            ids = [each["id"] for each in broker.view()["standby"]["standbys"]]
+            return [next(b for b in brokers if b.view()["id"] == one) for one in ids]
+
+        for broker in brokers:
+            until(lambda b=broker: len(standbys(b)) == 2, f"{broker.name} has two standbys")
+        owner = brokers[0]
+        first, second = standbys(owner)
+        [other] = [broker for broker in brokers if broker not in (owner, first, second)]
+        publisher = make(other.port)
+        client = make(owner.port, client_id="c", clean=False, expiry=600)
+        client.subscribe("t", 2)
+        client.close()
+        publisher.done(*[publisher.publish("t", b"%d" % n, 2) for n in range(20)])
+        kill(owner)
+        time.sleep(pause)
+        kill(first)
+        publisher.done(*[publisher.publish("t", b"%d" % n, 2) for n in range(20, 40)])
+        client = make(other.port, client_id="c", clean=False, expiry=600)
+        assert client.session_present
+        client.got(40, "t")
+        assert client.payloads("t") == [b"%d" % n for n in range(40)]
+        cluster.show()

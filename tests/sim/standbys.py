@@ -103,13 +103,12 @@ class Standbys:
         assert isinstance(stream, Stream)
         send, hold = frames.gate._send, frames.hold
         posted: list[int] = []
-        take = stream._take
+        take, open_ = stream._take, stream._opened
 
         def taken() -> None:
             take()
             self.synced += 1
-            assert stream.standby is not None
-            posted[:] = [stream.standby.epoch]
+            posted[:] = [standby.epoch for standby in stream.standbys]
 
         def sent(lsn: int, conn: Connection, *rest: object) -> None:
             self._let_out(node, stream, posted, lsn)
@@ -121,7 +120,13 @@ class Standbys:
             if not conn.gate:
                 self._let_out(node, stream, posted, lsn)
 
+        def opened(entry: bytes) -> None:
+            if stream._entry is entry and stream.standbys:
+                posted[:] = [standby.epoch for standby in stream.standbys]
+            open_(entry)
+
         stream._take = taken  # type: ignore[method-assign]
+        stream._opened = opened  # type: ignore[method-assign]
         frames.gate._send = sent  # type: ignore[assignment, method-assign]
         frames.hold = held  # type: ignore[method-assign]
 
@@ -129,11 +134,12 @@ class Standbys:
         """What waited for frame `lsn` is about to be sent."""
         if stream.state not in (State.SYNCED, State.LACKING):
             return
-        key = (node.config.id, node.config.boot, posted[0])
-        if self.reached[key] < lsn:
-            self.world.violation(
-                "let out", f"{node.config.name}: {lsn}, and {self.reached[key]} is at the standby"
-            )
+        for epoch in posted:
+            reached = self.reached[node.config.id, node.config.boot, epoch]
+            if reached < lsn:
+                self.world.violation(
+                    "let out", f"{node.config.name}: {lsn}, and {reached} is at the standby"
+                )
 
     def _watch_images(self, node: Node) -> None:
         standby = node.images
@@ -198,6 +204,8 @@ def sessions_of(image: Image) -> Sessions:
 class StandbySchedule:
     """One seed's story."""
 
+    replicas = 1
+
     def __init__(self, seed: int, verbose: int = 0) -> None:
         self.seed = seed
         self.rng = rng = random.Random(f"{seed} standbys")
@@ -225,7 +233,7 @@ class StandbySchedule:
         rng, world = self.rng, self.world
         routing = ("flood", "interest", "topic", "topic")[self.seed % 4]
         for index in range(self.count):
-            host = world.add(discovery="multicast", routing=routing, replicas=1)
+            host = world.add(discovery="multicast", routing=routing, replicas=self.replicas)
             if rng.random() < 0.5:
                 self.disks[index] = Disk(world, host, sync=rng.random() < 0.5)
                 world.kept.add(index)

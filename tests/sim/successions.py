@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from mqttree.broker.limits import Limits
+from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.stream_states import State
 from mqttree.broker.wire.packets import Packet, Publish, Pubrec
 from tests.kit.journal_harness import Files
@@ -33,6 +34,8 @@ class Refugee(Stayer):
 
     waits = False
     """Whether it waits for its broker when that dies."""
+    dumb_at: Host | None = None
+    """At which broker it publishes nothing."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As of `SimClient`."""
@@ -52,6 +55,10 @@ class Refugee(Stayer):
         if isinstance(packet, Pubrec):
             self.answered.setdefault(self._coming[packet.packet_id], self.world.now)
         super()._send(packet)
+
+    def publish(self, *arguments: Any, **named: Any) -> None:
+        if self.host is not self.dumb_at:
+            super().publish(*arguments, **named)
 
     def leave_for(self, seconds: float) -> None:
         """Disconnect, and come back where a broker is."""
@@ -110,7 +117,7 @@ class Succession:
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
         self.kind = kind.removeprefix("shared ")
         self.shared = kind != self.kind
-        self.kills = self.kind in ("kills", "aimed", "lags")
+        self.kills = self.kind in ("kills", "aimed", "lags", "doubles")
         self.members: dict[tuple[str, str], list[Refugee]] = {}
         self.world = World(seed)
         if seed % 4 == 3:
@@ -133,9 +140,11 @@ class Succession:
         routing = (
             os.environ.get("ROUTING") or ("flood", "interest", "topic", "topic")[seed // 2 % 4]
         )
-        for _ in range(rng.choice((2, 3, 4, 5))):
+        doubles = self.kind == "doubles"
+        replicas = 2 if doubles else 1
+        for _ in range(rng.choice((3, 4, 5) if doubles else (2, 3, 4, 5))):
             host = world.add(
-                discovery="multicast", routing=routing, replicas=1, standby_hosts="any"
+                discovery="multicast", routing=routing, replicas=replicas, standby_hosts="any"
             )
             self.disks[host.index] = Disk(world, host, sync=seed % 2 == 0)
             host.start()
@@ -218,6 +227,12 @@ class Succession:
         """Plan what goes wrong, one broker after the other."""
         rng, world = self.rng, self.world
         when = rng.uniform(2.0, self.length)
+        if self.kind == "doubles":
+            hit = self._aim_at_two if rng.random() < 0.5 else self._kill_two
+            victim = rng.choice(world.hosts)
+            world.after(when - 0.05, self._mute, victim)
+            world.after(when, hit, victim, rng.random() < 0.7)
+            return
         if self.kills:
             count = rng.choice((1, 1, min(2, len(world.hosts) - 1)))
             for victim in rng.sample(world.hosts, count):
@@ -249,6 +264,44 @@ class Succession:
             self.world.after(0.0005, self._aim, host, reset, tries - 1)
         else:
             self.world.after(self.rng.uniform(0.0, 0.003), kill, self.world, host, reset)
+
+    def _aim_at_two(self, host: Host, reset: bool, tries: int = 900) -> None:
+        """Kill a broker, and its first standby, as soon as one of its standbys has more than the
+        other one."""
+        stream = host.running.images.stream
+        assert isinstance(stream, Stream)
+        lsns = {target.lsn for target in stream.standbys}
+        if tries and len(lsns) < 2:
+            self.world.after(0.0005, self._aim_at_two, host, reset, tries - 1)
+        else:
+            self._kill_two(host, reset)
+
+    def _mute(self, host: Host) -> None:
+        """Have nothing published at the first standby of a broker any more, unless messages are
+        flooded: that it reaches sessions of that one is not promised (decision 63)."""
+        standbys = standbys_of(host)
+        if standbys and host.running.config.routing != "flood":
+            for client in self.everybody:
+                client.dumb_at = standbys[0]
+
+    def _kill_two(self, host: Host, reset: bool) -> None:
+        """Kill a broker that has two standbys, and soon the first of them, with their disks. The
+        first standby may start again, as another broker or without the images that it had."""
+        rng, world = self.rng, self.world
+        standbys = standbys_of(host)
+        if len(standbys) < 2:
+            world.say(f"{host.name} has no two standbys")
+            return
+        first = standbys[0]
+        host.kill(reset)
+        pause = rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.1, 3.0)))
+        world.after(pause, kill, world, first, rng.random() < 0.7)
+        back = pause + rng.choice((0.05, 0.5, 2.0, 5.0))
+        if self.seed % 3 == 0:
+            world.after(back, first.start)
+        elif self.seed % 3 == 1:
+            for each in (host, first):
+                world.after(back, wipe, each, self.disks[each.index])
 
     def _hang(self, host: Host, lasts: float) -> None:
         """Stop a broker that has a standby, perhaps in the middle of a turn; its clients go, or
@@ -405,6 +458,14 @@ class Succession:
             ]
             if len(holders) != 1:
                 self.world.violation("holders", f"{client.name} has sessions at {holders}")
+
+
+def standbys_of(host: Host) -> list[Host]:
+    """Return the standbys of a broker, in their order."""
+    stream = host.running.images.stream
+    assert isinstance(stream, Stream)
+    hosts = {each.id: each for each in host.world.hosts}
+    return [hosts[standby.broker_id] for standby in stream.standbys]
 
 
 def wipe(host: Host, disk: Disk) -> None:

@@ -193,7 +193,7 @@ def test_a_start_waits_for_its_standby_for_a_while(fault: str) -> None:
     it may be about to be found."""
     story = Lagging(6, "flood")
     first, *others = story.world.hosts
-    target = first.running.images.stream.standby  # type: ignore[attr-defined]
+    target = first.running.images.stream.standbys[0]  # type: ignore[attr-defined]
     standby = next(host for host in others if host.id == target.broker_id)
     first.kill(True)
     if fault == "dead":

@@ -15,6 +15,7 @@ import pytest
 from mqttree.broker.persistence.images import StandbyImage
 from mqttree.broker.persistence.journal import Journal
 from mqttree.broker.persistence.stream import NEVER, Stream, Target
+from mqttree.broker.persistence.stream_states import State
 from tests.kit.core import needs_python
 from tests.sim.devices import run_devices
 from tests.sim.mutants import Mutant
@@ -35,6 +36,12 @@ def python() -> None:
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_output_waits_for_standbys_and_images_are_right(seed: int) -> None:
+    assert run_standbys(seed).violations == []
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_output_waits_for_two_standbys(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandbySchedule, "replicas", 2)
     assert run_standbys(seed).violations == []
 
 
@@ -76,6 +83,31 @@ def waits_for_nobody(patch: Mutant) -> None:
     patch.setattr(Stream, "_weigh", wrong)
 
 
+def waits_for_one_of_two(patch: Mutant) -> None:
+    """Output waits for the standby that is faster."""
+    weigh = Stream._weigh
+
+    def wrong(self: Stream) -> None:
+        weigh(self)
+        if self.state is State.SYNCED:
+            self.lsn = max(standby.lsn for standby in self.standbys)
+
+    patch.setattr(StandbySchedule, "replicas", 2)
+    patch.setattr(Stream, "_weigh", wrong)
+
+
+def goes_on_before_it_is_posted(patch: Mutant) -> None:
+    """What one of two had that is lost does not count from then on."""
+    lose = Stream._lose
+
+    def wrong(self: Stream, target: Target, why: str, *, slow: bool = False) -> None:
+        target.lsn = NEVER
+        lose(self, target, why, slow=slow)
+
+    patch.setattr(StandbySchedule, "replicas", 2)
+    patch.setattr(Stream, "_lose", wrong)
+
+
 def numbers_messages_once(patch: Mutant) -> None:
     """A stream refers to messages that came before it."""
     patch.setattr(Journal, "everything", lambda self: self._everything())
@@ -101,6 +133,8 @@ def ends_at_once(patch: Mutant) -> None:
 
 MUTANTS: list[tuple[Callable[[Mutant], None], str]] = [
     (waits_for_nobody, "let out"),
+    (waits_for_one_of_two, "let out"),
+    (goes_on_before_it_is_posted, "let out"),
     (numbers_messages_once, "image fault"),
     (skips_a_frame, "image"),
     (ends_at_once, "image"),

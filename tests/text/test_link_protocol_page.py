@@ -81,7 +81,7 @@ ROUTED = {
         *("ASK_CLIENTS", "CLIENTS", "REDIRECT"),
     ),
     "directory/questions": named(questions, "ADMIN_QUESTION", "ADMIN_ANSWER"),
-    "sessions/fence_messages": named(fence_messages, "ASK_FENCE", "FENCE"),
+    "sessions/fence_messages": named(fence_messages, "ASK_FENCE", "FENCE", "CLAIMED"),
     "remote_flow_control": named(remote_flow_control, "HOLD"),
 }
 

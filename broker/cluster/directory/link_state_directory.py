@@ -9,9 +9,11 @@ also when its broker comes or goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from operator import itemgetter
+from typing import NamedTuple
 
 from mqttree.broker.base.broker_id import ID_BYTES, Identity
 from mqttree.broker.cluster.events import (
@@ -58,8 +60,9 @@ DRAINING = STATE + b"draining"
 """Key of the entry of a broker that drains or stops."""
 
 STANDBY = STATE + b"standby"
-"""Key of which broker is a broker's standby. Value: the epoch of its stream (4 bytes) and the
-standby's id; no id while it has no standby."""
+"""Key of which brokers are a broker's standbys. Value: the last epoch (4 bytes) of which no other
+image is needed, then id, boot number and epoch (8, 4, 4) of each, in the order in which they take
+that broker's place."""
 
 IMAGES = STATE + b"images"
 """Key of how many MiB of images of other brokers a broker has. Value: 4 bytes."""
@@ -94,20 +97,55 @@ ManyWatcher = Callable[[bytes, Changes, bool], None]
 are gone because the tree has lost the broker."""
 
 
-def standby_of(database: LinkStateDatabase, broker_id: bytes) -> bytes:
-    """Return the id of the broker that has the image of a broker's journal, b"": none has.
-    `database`: has what brokers post."""
-    return (database.entry(broker_id, STANDBY) or b"")[4:]
+_POSTED = struct.Struct(f">{ID_BYTES}sII")
+
+
+class PostedStandby(NamedTuple):
+    """A standby that a broker has posted."""
+
+    id: bytes
+    boot: int
+    """Of the incarnation that has the image: the next one has none."""
+    epoch: int
+    """Of the stream."""
+
+
+def encode_posted(last: int, standbys: Iterable[PostedStandby]) -> bytes:
+    """Return the value of STANDBY. `last`: the last epoch of which no other image is needed;
+    `standbys`: in their order."""
+    return last.to_bytes(4, "big") + b"".join(_POSTED.pack(*each) for each in standbys)
+
+
+def decode_posted(value: bytes | None) -> tuple[int, list[PostedStandby]]:
+    """Return the same, of the value of STANDBY; None: nothing was posted."""
+    value = value or b""
+    starts = range(4, len(value) - _POSTED.size + 1, _POSTED.size)
+    found = [PostedStandby(*_POSTED.unpack_from(value, at)) for at in starts]
+    return int.from_bytes(value[:4], "big"), found
+
+
+def standbys_of(database: LinkStateDatabase, broker_id: bytes) -> list[bytes]:
+    """Return the ids of the brokers that have an image of a broker's journal, in the order in which
+    they take its place. `database`: has what brokers post."""
+    own = database.own
+    _, posted = decode_posted(database.entry(broker_id, STANDBY))
+    return [
+        each.id
+        for each in posted
+        if each.boot == (own.boot if each.id == own.id else database.boot(each.id))
+    ]
 
 
 def has_died(database: LinkStateDatabase, broker_id: bytes) -> bool:
-    """Return whether the standby of the broker `broker_id` has seen it die. `database`: has what
+    """Return whether a standby of the broker `broker_id` has seen it die. `database`: has what
     brokers post."""
-    standby = standby_of(database, broker_id)
-    here = standby == database.own.id
-    said = database.own_entry(SUCCEEDED) if here else database.entry(standby, SUCCEEDED)
-    keys = said or b""
-    return any(keys.startswith(broker_id, at) for at in range(0, len(keys), ID_BYTES + 4))
+    for standby in standbys_of(database, broker_id):
+        here = standby == database.own.id
+        keys = database.own_entry(SUCCEEDED) if here else database.entry(standby, SUCCEEDED)
+        starts = range(0, len(keys or b""), ID_BYTES + 4)
+        if any((keys or b"").startswith(broker_id, at) for at in starts):
+            return True
+    return False
 
 
 class LinkStateDirectory:

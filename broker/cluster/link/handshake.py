@@ -43,7 +43,7 @@ AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
 """The Authentication Method of brokers with a cluster secret."""
 IDENTITY = "mqttree-ed25519"
 """The Authentication Method without a secret: ids are proven, nothing is encrypted."""
-LINK_PROTOCOL = 5
+LINK_PROTOCOL = 6
 """The version of the link protocol. It is another one whenever links carry something else, or it
 means something else: brokers of two versions do not link (docs/decisions/0017)."""
 

@@ -7,6 +7,7 @@ away (docs/decisions/0063).
                of the last message that its owner had published then, u32 claims in all, u32 number
                of the first that follows, claims: u16 size, client id, u64 stamp, u16 n, packet
                identifiers: n times u16
+    CLAIMED    the owner's id, and what its FENCE would be: to the standby behind the sender
 
 ASK_FENCE is answered unless all claims are carried out, and FENCE always. Both may be repeated. A
 claim is never taken back, so its number says which it is.
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 
 from mqttree.broker.wire.errors import MalformedPacket
 
-FENCE, ASK_FENCE = 0x1F, 0x01
+FENCE, ASK_FENCE, CLAIMED = 0x1F, 0x01, 0x12
 """Kinds of messages to one broker."""
 
 PROMOTED: Final = 1

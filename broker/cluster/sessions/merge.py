@@ -448,8 +448,9 @@ class SessionMerge:
                 and not merge.rest
                 and self._handover.is_handing_over(merge.client_id)
             ):
-                # The broker that takes the newer session merges the older ones, too.
-                coming.add(merge.client_id)
+                # The broker that takes the newer session merges the older ones, too: it waits for
+                # the newer one, so that must not wait for them.
+                continue
             elif merge.state is State.READING:
                 soon = True
                 coming.add(merge.client_id)

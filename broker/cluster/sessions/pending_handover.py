@@ -140,6 +140,7 @@ class PendingHandover:
     __slots__ = (
         "at",
         "awaited",
+        "copy",
         "data",
         "merged",
         "number",
@@ -163,6 +164,7 @@ class PendingHandover:
         self.taker = asked.sender
         self.stamp = asked.stamp
         self.merged = asked.request == MERGE  # with its queue, for a newer session
+        self.copy = asked.copy  # of several that one broker gives away
         self.number = number
         self.queued = queued
         self.data: bytes | None = None  # the session, once it is encoded
@@ -177,5 +179,5 @@ class PendingHandover:
 
     def serves(self, asked: Asked) -> bool:
         """Whether it is what a request asks for."""
-        known = self.taker, self.stamp, self.merged
-        return known == (asked.sender, asked.stamp, asked.request == MERGE)
+        known = self.taker, self.stamp, self.merged, self.copy
+        return known == (asked.sender, asked.stamp, asked.request == MERGE, asked.copy)

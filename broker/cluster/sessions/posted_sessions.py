@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import LOGICAL
-from mqttree.broker.cluster.directory.link_state_directory import standby_of
+from mqttree.broker.cluster.directory.link_state_directory import standbys_of
 from mqttree.broker.cluster.sessions.session_entries import entries_of, key_of
 from mqttree.broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
 
@@ -117,12 +117,35 @@ class PostedSessions:
         return there + self._handover.takers(client_id, self.lives)
 
     def holder(self, broker_id: bytes) -> bytes | None:
-        """Return the broker that has the sessions of `broker_id`: that one, or its standby if it
-        cannot be reached; None: neither can be."""
-        if self.lives(broker_id):
-            return broker_id
-        standby = standby_of(self._directory.database, broker_id)
-        return standby if self.lives(standby) else None
+        """Return the broker that has the sessions of `broker_id`: that one, or its first standby
+        that can be reached if it cannot be; None: none can be."""
+        having = (broker_id, *self.standbys(broker_id))
+        return next(filter(self.lives, having), None)
+
+    def standbys(self, broker_id: bytes) -> list[bytes]:
+        """Return the brokers that have an image of a broker's journal, in the order in which they
+        take its place. One that has started again has none, and its link may show that first."""
+        database = self._directory.database
+        return [
+            standby
+            for standby in standbys_of(database, broker_id)
+            if (link := self._links.get(standby)) is None
+            or link.peer is None
+            or link.peer.boot == database.boot(standby)
+        ]
+
+    def next_holder(self, broker_id: bytes, client_id: str) -> bytes | None:
+        """Return who has the session of a client for which `broker_id` was asked, as that one
+        cannot be reached: it may have been its own, or one that it answered for as a standby. None:
+        none can be reached."""
+        database = self._directory.database
+        found = [
+            (entry.stamp, holder)
+            for owner, entry in entries_of(database, client_id)
+            if broker_id in (owner, *self.standbys(owner)) and not entry.flags & GONE
+            if (holder := self.holder(owner)) is not None
+        ]
+        return max(found)[1] if found else self.holder(broker_id)
 
     def has(self, broker_id: bytes, client_id: str) -> bool:
         """Whether a broker has posted a session of a client as its own: one that stands in for a

@@ -83,8 +83,9 @@ class QueueMerge:
         """Add the queue of an older session `old` to the newer `session` of the same client.
         `merged`: what the older one has had, by its subscriptions, None: the newer one, a copy of
         it, has had that, too; `there`: what the newer one was offered at another broker, if it has
-        just come from there; `copy`: it has come from there, without its queue; `adopted`: the older
-        one is a copy that has gone on by itself, at this broker's standby or behind a split."""
+        just come from there; `copy`: it has come from there, without its queue; `adopted`: the
+        older one is a copy that has gone on by itself, at this broker's standby or behind a
+        split."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = self._evaluated.here()
         # Two brokers have taken one session, and both have its queue. What an origin published that

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from mqttree.broker.base.sequence_set import Ranges, merge
+from mqttree.broker.base.sequence_set import LAST, Ranges, merge
 from mqttree.broker.cluster.link.message_batch import MessageBatch
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.sessions.records import (
@@ -42,6 +42,8 @@ class RecordedMessages:
         self._split: dict[Name, tuple[MessageBatch, list[int]]] = {}
         self.published: dict[bytes, int] = {}
         """The highest number of each origin that other brokers may lack."""
+        self.void: Name = b"", LAST
+        """The last message of its origin that is not void."""
         self.ready = False
 
     def reading(self) -> Generator[int, None, None]:
@@ -52,6 +54,8 @@ class RecordedMessages:
             try:
                 batch = record.batch()
                 key, first, last = batch.key, batch.sequence, batch.sequence + batch.count - 1
+                if is_void((key, first), self.void):
+                    continue
                 if record.logged and key:
                     if key not in self.published:
                         split_key(key)
@@ -121,3 +125,8 @@ class RecordedMessages:
             return dict(record.batch().messages(came))
         except WireError:
             return {}
+
+
+def is_void(name: Name, last: Name) -> bool:
+    """Whether a message with this name is void. `last`: the last one of its origin that is not."""
+    return name[0] == last[0] and name[1] > last[1]

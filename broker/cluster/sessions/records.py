@@ -56,7 +56,7 @@ class Kind:
     """A write of a retained topic: its message, or its deletion."""
     STANDBYS: Final = 14
     """The brokers that are sent this journal: of each the boot number of its owner and the epoch,
-    the standby ahead of the coming one."""
+    the standbys ahead of the coming one."""
     SEEN: Final = 15
     """Which messages of other brokers have been here."""
     SNAPSHOT_END: Final = 16

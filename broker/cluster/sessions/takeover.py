@@ -36,7 +36,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mqttree.broker.base.hybrid_clock import HybridClock
-from mqttree.broker.cluster.directory.link_state_directory import standby_of
 from mqttree.broker.cluster.events import RouteChanged
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S, Handover
 from mqttree.broker.cluster.sessions.messages_under_way import MAX_TAKEOVERS
@@ -334,7 +333,7 @@ class Takeover:
             self._node.timers.schedule(now + REPAIR_S, lambda at: self._holder_lost(pending, at))
 
     def _holder_lost(self, pending: PendingTakeover, now: float) -> None:
-        """Ask the standby of a holder that has not been reached for REPAIR_S, however much has come
+        """Ask a standby of a holder that has not been reached for REPAIR_S, however much has come
         from that one; without a standby, give it up if nothing has."""
         if self._pending.get(pending.client_id) is not pending or not pending.lost_at:
             return
@@ -342,7 +341,7 @@ class Takeover:
         if self._posted.lives(pending.holder):
             pending.lost_at = 0.0
         elif now >= pending.lost_at + REPAIR_S:
-            standby = self._posted.holder(pending.holder)
+            standby = self._posted.next_holder(pending.holder, pending.client_id)
             if standby is not None and pending.hops < MAX_HOPS:
                 pending.elsewhere = standby
                 self._step(pending, Input.MOVED, now)
@@ -356,8 +355,8 @@ class Takeover:
         if now >= pending.began + TAKEOVER_MAX_S:
             return False
         asking = pending.state is State.ASKING
-        if asking and posted.lives(standby_of(self._directory.database, holder)):
-            # If it hangs, its standby is asked once that is noticed: until then it may be slow.
+        if asking and any(map(posted.lives, posted.standbys(holder))):
+            # If it hangs, a standby is asked once that is noticed: until then it may be slow.
             return True
         if not posted.lives(holder) or not asking:
             return False

@@ -1,11 +1,11 @@
 """Who answers for a broker about messages of groups: that broker, or, while it cannot be reached,
-its standby, which has the image of its journal (docs/decisions/0015). Pure."""
+its first standby that can be, which has the image of its journal (docs/decisions/0015). Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.cluster.directory.link_state_directory import has_died, standby_of
+from mqttree.broker.cluster.directory.link_state_directory import has_died, standbys_of
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.events import RouteChanged
@@ -36,8 +36,7 @@ class Deputies:
         self._node = node
         self._own = own
         self._database = database
-        # The last standby of this broker that was lost, and when (s).
-        self._lost, self._lost_at = b"", 0.0
+        self._lost: dict[bytes, float] = {}  # standby of this broker -> when it was lost (s)
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
 
     def route_changed(self, event: RouteChanged) -> None:
@@ -48,28 +47,31 @@ class Deputies:
             self._gone.setdefault(event.broker_id, self._node.now)
 
     def standby_lost(self, broker_id: bytes) -> None:
-        """Note that the standby of this broker is lost."""
-        self._lost, self._lost_at = broker_id, self._node.now
+        """Note that a standby of this broker is lost."""
+        self._lost[broker_id] = self._node.now
 
     def of(self, broker_id: bytes) -> bytes | None:
         """Return the broker that answers for `broker_id`, None: none does.
 
         Two brokers that are lost together are rather cut off than dead, and what is decided on one
         side of a split must not be decided on the other one, too: so none does if this broker has
-        lost its own standby together with that one, unless that one was seen to die.
+        lost a standby of its own together with that one, unless that one was seen to die.
         """
         if broker_id == self._own or self._database.reaches(broker_id):
             return broker_id
-        standby, lost = standby_of(self._database, broker_id), self._lost
-        since = self._gone.get(broker_id, self._lost_at)
-        together = abs(since - self._lost_at) < TOGETHER_S
-        apart = lost not in (b"", broker_id) and together and not self._database.reaches(lost)
+        reaches = self._database.reaches
+        apart = any(
+            lost != broker_id
+            and abs(self._gone.get(broker_id, at) - at) < TOGETHER_S
+            and not reaches(lost)
+            for lost, at in self._lost.items()
+        )
         if apart and not has_died(self._database, broker_id):
             return None
-        there = standby == self._own or self._database.reaches(standby)
-        return standby if there else None
+        standbys = standbys_of(self._database, broker_id)
+        return next((each for each in standbys if each == self._own or reaches(each)), None)
 
     def answers(self, sender: bytes, broker_id: bytes) -> bool:
-        """Whether `sender` is the broker `broker_id`, or its standby while that cannot be
+        """Whether `sender` is the broker `broker_id`, or answers for it while that cannot be
         reached."""
         return sender in (broker_id, self.of(broker_id))

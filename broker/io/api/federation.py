@@ -13,6 +13,7 @@ from mqttree.broker.cluster.directory.link_state_directory import (
     NAME,
     ROUTING,
     STANDBY,
+    decode_posted,
 )
 from mqttree.broker.cluster.placement.traffic_entry import (
     COUNTS,
@@ -108,7 +109,7 @@ def _own(node: Node) -> dict[str, Any]:
         "reachable": True,
         "alive": True,
         "draining": node.drain is not None,
-        "standby": _standby(node.cluster.database.own_entry(STANDBY)),
+        "standbys": _standbys(node.cluster.database.own_entry(STANDBY)),
         "via": None,
         "routing": node.config.routing,
         "capability": tree.capability,
@@ -130,7 +131,7 @@ def _posted(listing: Listing | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "reachable": via is not None,
         "draining": DRAINING in entries,
-        "standby": _standby(entries.get(STANDBY)),
+        "standbys": _standbys(entries.get(STANDBY)),
         "via": None if via is None else via.hex(),
         "routing": entries[ROUTING][4:].decode(errors="replace") if ROUTING in entries else None,
         "capability": None if traffic is None else traffic.capability,
@@ -145,8 +146,8 @@ def _posted(listing: Listing | None) -> dict[str, Any]:
     return found
 
 
-def _standby(entry: bytes | None) -> str | None:
-    return entry[4:].hex() or None if entry is not None else None
+def _standbys(entry: bytes | None) -> list[str]:
+    return [standby.id.hex() for standby in decode_posted(entry)[1]]
 
 
 def _rounded(value: float | None) -> float | None:

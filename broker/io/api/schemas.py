@@ -62,7 +62,7 @@ root boolean: whether it is the root of the spanning tree
 reachable boolean: whether a path leads to it; if not: no rates, all else as last known
 alive boolean: whether it was heard lately
 draining boolean: whether it sends its clients away
-standby string?: id of the broker that has its journal, too
+standbys [string]: ids of the brokers that have its journal, too
 via string?: id of the neighbour on the path to it
 routing string?: how it routes
 capability number?: the highest one becomes the root

@@ -176,7 +176,7 @@ export const overview = {
     });
     return this.details.replaceChildren(element("h2", {}, pieces(broker.name)),
       element("div", { class: "bar" }, button("All brokers", () => this.detail(null)), broker.reachable ? button(broker.draining ? "Stop now" : "Drain", () => drain(broker), "danger") : ""),
-      facts([["state", element("span", { class: health(broker)[1] }, health(broker)[0])], ["standby", broker.standby ? nameOf(broker.standby) : "none"], ...its.map((key) => [key.replace("_per_s", " /s").replace("link_", "brokers "), text(broker[key])])]), element("h2", {}, "Links"), table(LINKS, links));
+      facts([["state", element("span", { class: health(broker)[1] }, health(broker)[0])], ["standby", (broker.standbys || []).map(nameOf).join(", ") || "none"], ...its.map((key) => [key.replace("_per_s", " /s").replace("link_", "brokers "), text(broker[key])])]), element("h2", {}, "Links"), table(LINKS, links));
   },
 };
 

@@ -103,11 +103,15 @@ UP = {"links": [{"up": True}]}
         ({"listen": "::1:1883"}, [("port", WARNING)]),
         ({"id_conflict": "10.0.0.9:1883"}, [("id", ERROR)]),
         ({"counters": {"link_wrong_secret": 1}}, [("secret", WARNING)]),
-        ({"standby": {"alone_s": 9.9, "same_host": False}} | UP, []),
+        ({"standby": {"alone_s": 9.9}} | UP, []),
         # Without a neighbour there can be none.
-        ({"standby": {"alone_s": 10.0, "same_host": False}}, []),
-        ({"standby": {"alone_s": 10.0, "same_host": False}} | UP, [("standby", WARNING)]),
-        ({"standby": {"alone_s": 0.0, "same_host": True}} | UP, [("standby", WARNING)]),
+        ({"standby": {"alone_s": 10.0}}, []),
+        ({"standby": {"alone_s": 10.0}} | UP, [("standby", WARNING)]),
+        ({"standby": {"standbys": [{"same_host": False}]}} | UP, []),
+        (
+            {"standby": {"standbys": [{"same_host": True}, {"same_host": False}]}} | UP,
+            [("standby", WARNING)],
+        ),
     ],
 )
 def test_the_broker_of_this_machine_is_judged(

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.turns import PAUSE
 from mqttree.broker.cluster.delivery.ordered_feed import HeldMessage
-from mqttree.broker.cluster.directory.link_state_directory import AT_ONCE, CLIENT, POST_INTERVAL
+from mqttree.broker.cluster.directory.link_state_directory import (
+    AT_ONCE,
+    CLIENT,
+    POST_INTERVAL,
+    PostedStandby,
+    encode_posted,
+)
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.sessions.handover import TAKEOVER_MAX_S, TAKEOVER_SILENCE_S
@@ -209,17 +215,19 @@ def test_a_message_that_an_origin_sends_late_comes_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("posted", "standby", "waits"), [(True, b"", False), (False, b"", True), (True, OWN, True)]
+    ("posted", "standbys", "waits"), [(True, [], False), (False, [], True), (True, [OWN], True)]
 )
 def test_a_client_waits_for_a_standby_that_can_be_reached(
-    posted: bool, standby: bytes, waits: bool, monkeypatch: pytest.MonkeyPatch
+    posted: bool, standbys: list[bytes], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many clients have come to it at once, and also until a broker that hangs has been
     noticed."""
     taking = Taking(None)
     cluster = taking.world.node.cluster
     monkeypatch.setattr(cluster.posted_sessions, "has", lambda *_: posted)
-    monkeypatch.setattr(cluster.database, "entry", lambda *_: b"\0\0\0\1" + standby)
+    boot = cluster.database.own.boot
+    entry = encode_posted(1, [PostedStandby(standby, boot, 1) for standby in standbys])
+    monkeypatch.setattr(cluster.database, "entry", lambda *_: entry)
     taking.world.advance(2 * TAKEOVER_SILENCE_S)
     assert ("k" in cluster.takeover._pending) == waits
     taking.world.advance(TAKEOVER_MAX_S)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.cluster.directory.link_state_directory import IMAGES, STANDBY
+from mqttree.broker.cluster.directory.link_state_directory import (
+    IMAGES,
+    STANDBY,
+    PostedStandby,
+    encode_posted,
+)
 from mqttree.broker.cluster.link.stream_packets import (
     BEGIN,
     DROP,
@@ -134,12 +139,14 @@ def test_the_last_whole_image_stays_while_the_next_one_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("entry", "stays"),
     [
-        (b"\0\0\0\5" + OWN, True),
-        (b"\0\0\0\4" + b"x" * 8, True),
-        (b"\0\0\0\4", True),
-        (b"\0\0\0\5", False),
-        (b"\0\0\0\6" + OWN, False),
-        (b"\0\0\0\6" + b"x" * 8, False),
+        (encode_posted(5, [PostedStandby(OWN, 1, 5)]), True),
+        (encode_posted(6, [PostedStandby(OWN, 1, 5), PostedStandby(b"x" * 8, 1, 6)]), True),
+        (encode_posted(4, [PostedStandby(b"x" * 8, 1, 4)]), True),
+        (encode_posted(4, []), True),
+        (encode_posted(5, []), False),
+        (encode_posted(5, [PostedStandby(b"x" * 8, 1, 4)]), False),
+        (encode_posted(6, [PostedStandby(OWN, 1, 6)]), False),
+        (encode_posted(6, [PostedStandby(b"x" * 8, 1, 5)]), False),
     ],
 )
 def test_an_image_goes_when_its_owner_posts_a_later_standby(entry: bytes, stays: bool) -> None:

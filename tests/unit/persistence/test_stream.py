@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.cluster.directory.link_state_directory import STANDBY
+from mqttree.broker.cluster.directory.link_state_directory import STANDBY, decode_posted
 from mqttree.broker.cluster.link.control_records import PING
 from mqttree.broker.cluster.link.stream_packets import (
     BEGIN,
@@ -106,8 +106,9 @@ class Owned(World):
         return stream
 
     @property
-    def posted(self) -> bytes | None:
-        return self.node.cluster.database.own_entry(STANDBY)
+    def posted(self) -> list[bytes] | None:
+        entry = self.node.cluster.database.own_entry(STANDBY)
+        return None if entry is None else [each.id for each in decode_posted(entry)[1]]
 
 
 def synced(**config: Any) -> tuple[Owned, Standby]:
@@ -146,7 +147,7 @@ def test_a_neighbour_gets_everything_and_is_posted_as_the_standby() -> None:
     standby = world.standby()
     world.pass_time(1.0)
     assert (standby.kinds[0], standby.kinds.count(END)) == (BEGIN, 1)
-    assert world.posted == b"\0\0\0\1" + bid(1)
+    assert world.posted == [bid(1)]
     (session,) = standby.contents.sessions.values()
     assert session.head.client_id == b"k"
     assert list(session.subscriptions) == [b"a"]
@@ -200,8 +201,7 @@ def test_a_silent_standby_is_given_up_and_output_goes_on() -> None:
     world.standbys.clear()
     world.advance(LACK_S)
     assert acknowledged(publisher)
-    assert world.posted is not None
-    assert world.posted[4:] == b""
+    assert world.posted == []
     assert published(publisher, 2)
 
 
@@ -216,8 +216,7 @@ def test_another_standby_is_begun_at_once_and_output_waits_for_it() -> None:
     world.pass_time(SILENCE_S + 0.15)
     assert world.stream.state is State.SYNCED
     assert acknowledged(publisher)
-    assert world.posted is not None
-    assert world.posted[4:] == bid(2)
+    assert world.posted == [bid(2)]
     assert other.contents.sessions
     assert world.counters.standby_changes == 2
 
@@ -244,11 +243,11 @@ def test_frames_go_to_the_old_standby_until_the_new_one_has_everything(
             world.pass_time(0.05)
     world.pass_time(0.2)
     assert world.stream.coming is not None
-    assert world.posted == b"\0\0\0\1" + bid(1)
+    assert world.posted == [bid(1)]
     assert standby.contents.sessions
     other.acknowledges = True
     world.pass_time(2.0)
-    assert world.posted[4:] == bid(2)
+    assert world.posted == [bid(2)]
     assert (standby.image, standby.kinds[-1]) == (None, DROP)
     assert other.contents.sessions
 
@@ -257,13 +256,12 @@ def test_a_neighbour_on_another_host_takes_over_after_a_minute() -> None:
     world = Owned(host="10.0.0.1")
     world.standby(1)
     world.pass_time(1.0)
-    assert world.posted is not None
-    assert world.posted[4:] == bid(1)
+    assert world.posted == [bid(1)]
     world.standby(2)
     world.pass_time(BETTER_S - 2.0, step=0.25)
-    assert world.posted[4:] == bid(1)
+    assert world.posted == [bid(1)]
     world.pass_time(5.0, step=0.25)
-    assert world.posted[4:] == bid(2)
+    assert world.posted == [bid(2)]
 
 
 def test_the_next_standby_that_is_silent_within_a_minute_is_waited_for_twice_as_long() -> None:
@@ -305,10 +303,9 @@ def test_one_that_is_given_up_twice_in_a_minute_is_only_chosen_if_there_is_no_ot
     assert world.stream.state is State.SYNCED
     world.standby(2)
     world.pass_time(3.0)
-    assert world.posted is not None
-    assert world.posted[4:] == bid(2)
+    assert world.posted == [bid(2)]
     world.pass_time(SLOW_S / 10, step=0.25)
-    assert world.posted[4:] == bid(2)
+    assert world.posted == [bid(2)]
 
 
 def test_a_stream_far_behind_holds_publishers_and_further_behind_drops_the_standby() -> None:
@@ -335,7 +332,7 @@ def test_a_stream_far_behind_holds_publishers_and_further_behind_drops_the_stand
 @pytest.mark.parametrize("lsn", [0, 10_000])
 def test_a_standby_that_has_dropped_the_image_or_lies_is_given_up(lsn: int) -> None:
     world, standby = synced()
-    standby.send(encode_stream(HAVE, world.stream.standby.epoch, lsn))  # type: ignore[union-attr]
+    standby.send(encode_stream(HAVE, world.stream.standbys[0].epoch, lsn))
     assert world.stream.state is State.LACKING
 
 
@@ -411,3 +408,142 @@ def test_one_that_has_lost_its_standby_says_for_how_long() -> None:
     world.pass_time(1.0)
     assert world.stream.state is State.ALONE
     assert 0.9 < world.stream.alone < 1.1
+
+
+def two(**config: Any) -> tuple[Owned, Standby, Standby]:
+    """A broker with two standbys, which are posted in this order."""
+    world = Owned(replicas=2, **config)
+    standbys = {bid(number): world.standby(number) for number in (1, 2)}
+    world.pass_time(1.0)
+    assert world.stream.state is State.SYNCED
+    assert world.posted is not None
+    first, second = (standbys[each] for each in world.posted)
+    return world, first, second
+
+
+def test_with_two_standbys_output_waits_for_both() -> None:
+    world, first, second = two()
+    kept(world)
+    world.pass_time(0.2)
+    publisher = world.connect("p")
+    assert not published(publisher, 1)
+    world.advance(SHORT)
+    first.live()
+    assert not acknowledged(publisher)
+    second.live()
+    assert acknowledged(publisher)
+    for standby in (first, second):
+        (session,) = standby.contents.sessions.values()
+        assert session.inflight
+
+
+def test_with_one_fit_neighbour_it_is_the_only_standby() -> None:
+    world, _ = synced(replicas=2)
+    assert world.posted == [bid(1)]
+    world.standby(2)
+    world.pass_time(1.5)
+    assert world.posted == [bid(1), bid(2)]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("how", ["silent", "gone", "drops"])
+def test_output_goes_on_with_the_standby_that_is_left_once_it_is_posted(
+    which: int, how: str
+) -> None:
+    world, *standbys = two()
+    lost, left = standbys[which], standbys[1 - which]
+    kept(world)
+    world.pass_time(0.2)
+    publisher = world.connect("p")
+    lost.acknowledges = False
+    assert not published(publisher, 1)
+    world.pass_time(0.1)
+    assert not acknowledged(publisher)
+    world.standbys.remove(lost)
+    gone = lost.link().peer
+    assert gone is not None
+    if how == "silent":
+        world.pass_time(SILENCE_S + 0.05)
+    elif how == "gone":
+        world.node.connection_lost(lost.conn, "closed by peer", world.now)
+    else:
+        lost.send(encode_stream(HAVE, lost.epoch, 0))
+    assert world.posted is not None
+    assert gone.id not in world.posted
+    world.pass_time(0.1)
+    assert (world.stream.state, world.stream.alone) == (State.SYNCED, 0.0)
+    assert acknowledged(publisher)
+    assert left.contents.sessions
+
+
+def test_another_one_is_synced_in_the_place_of_one_of_two_that_drains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, first, _ = two()
+    drained = first.link().peer
+    assert drained is not None
+    monkeypatch.setattr(world.stream, "_drains", lambda broker_id: broker_id == drained.id)
+    world.standby(3)
+    world.pass_time(2.0)
+    assert world.posted is not None
+    assert set(world.posted) == {bid(1), bid(2), bid(3)} - {drained.id}
+
+
+def test_one_of_two_that_drains_is_left_if_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, first, second = two()
+    drained, left = first.link().peer, second.link().peer
+    assert drained is not None
+    assert left is not None
+    monkeypatch.setattr(world.stream, "_drains", lambda broker_id: broker_id == drained.id)
+    world.pass_time(1.5)
+    assert world.posted == [left.id]
+    assert first.kinds[-1] == DROP
+
+
+def test_the_image_of_a_coming_standby_stays_as_it_is_posted_that_there_is_none() -> None:
+    """It is needed as soon as it is complete."""
+    world, standby = synced()
+    kept(world)
+    other = world.standby(2)
+    world.pass_time(0.2)
+    other.acknowledges = False
+    world.standbys.remove(standby)
+    world.node.connection_lost(standby.conn, "closed by peer", world.now)
+    world.pass_time(LACK_S + 0.05)
+    assert world.stream.state is State.SYNCING
+    entry = world.node.cluster.database.own_entry(STANDBY)
+    assert decode_posted(entry) == (other.epoch - 1, [])
+
+
+def test_a_doubt_ends_when_each_standby_has_acknowledged() -> None:
+    world, first, second = two()
+    kept(world)
+    world.pass_time(0.2)
+    publisher = world.connect("p")
+    world.stream.on_suspended(world.node.config.link_timeout, world.now)
+    assert world.stream.state is State.DOUBT
+    assert not published(publisher, 1)
+    world.advance(SHORT)
+    first.live()
+    world.advance(SHORT)
+    assert world.stream.state is State.DOUBT
+    second.live()
+    assert world.stream.state is State.SYNCED
+
+
+def test_a_doubt_ends_when_one_standby_has_acknowledged_and_the_other_is_gone() -> None:
+    world, first, second = two()
+    kept(world)
+    world.pass_time(0.2)
+    world.stream.on_suspended(world.node.config.link_timeout, world.now)
+    world.standbys.remove(first)
+    world.node.connection_lost(first.conn, "closed by peer", world.now)
+    assert world.stream.state is State.DOUBT
+    assert world.posted is not None
+    assert len(world.posted) == 2  # what it has given away has to be heard first
+    world.pass_time(0.3)
+    left = second.link().peer
+    assert left is not None
+    assert (world.stream.state, world.posted) == (State.SYNCED, [left.id])

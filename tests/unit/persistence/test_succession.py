@@ -6,7 +6,11 @@ import gc
 
 import pytest
 
-from mqttree.broker.cluster.directory.link_state_directory import STANDBY
+from mqttree.broker.cluster.directory.link_state_directory import (
+    STANDBY,
+    PostedStandby,
+    encode_posted,
+)
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.stream_packets import BEGIN, END, encode_stream
 from mqttree.broker.cluster.sessions.image import Image
@@ -48,7 +52,7 @@ def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
     client.subscribe("wanted", qos=1)
     owner = Neighbour(world, 1)
     owner.child()
-    owner.post((STANDBY, b"\0\0\0\1" + OWN))
+    owner.post((STANDBY, encode_posted(1, [PostedStandby(OWN, 1_000, 1)])))
     key = origin_key(bid(1), 1)
     records = []
     for number in range(MESSAGES):
@@ -73,7 +77,7 @@ def test_an_image_that_is_dropped_is_freed() -> None:
     world = lone()
     owner = Neighbour(world, 1)
     owner.child()
-    owner.post((STANDBY, b"\0\0\0\1" + OWN))
+    owner.post((STANDBY, encode_posted(1, [PostedStandby(OWN, 1_000, 1)])))
     marked = b"%d" % id(world)
     frame = encode_frame([encode_record(Kind.SHARED, marked)], 1)
     owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, frame))
@@ -96,7 +100,7 @@ def test_a_session_is_sent_when_the_messages_of_a_large_image_are_known() -> Non
     for neighbour in (owner, taker):
         neighbour.child()
     taker.post()
-    owner.post((STANDBY, b"\0\0\0\1" + OWN))
+    owner.post((STANDBY, encode_posted(1, [PostedStandby(OWN, 1_000, 1)])))
     key, wall = origin_key(bid(1), 1), round(1000 * 1.7e9)
     count = DEFAULTS.turn_work
     records = [
