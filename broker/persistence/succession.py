@@ -85,10 +85,9 @@ PROMOTION_S = 0.1
 """s for which a broker cannot be reached before its standby takes its place: most repairs of the
 tree are shorter."""
 
-SETTLING_S, SETTLE_INTERVAL_S = 1.0, 0.05
+SETTLING_S = 1.0
 """s after a time in which this broker did not run, in which it promotes no image: it has yet to
-hear who is there, and who has another standby by now; and for which the tree is repaired at most
-before messages are taken. s between two looks at that."""
+hear who is there, and who has another standby by now."""
 
 WILL_WAIT_S = 2.0 - CLAIMS_S
 """s more for which its clients may connect elsewhere before their wills are published, as these
@@ -515,7 +514,10 @@ class Succession:
                 over=lambda: self._successors.get(owner) is not successor or self._lives(owner),
             )
             self._taking[owner] = successor
-            self._go(self._reading(successor, standby_image), successor, owner)
+            self._node.turns.go(
+                self._taking_messages(successor, standby_image),
+                lambda: self._taking.get(owner) is not successor,
+            )
             self._in_steps(owner, successor, self._taking_wills(successor, owner, now, wall))
         return successor
 
@@ -589,33 +591,14 @@ class Succession:
             yield ENTRY_STEPS
         assignments.succeed(owner, closed, self.fences.closed(owner))
 
-    def _reading(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
-        """Find, in steps, which messages an `image` has, and answer who has asked meanwhile."""
-        yield from successor.messages.reading()
-        yield from self._answering(successor)
-        self._take_in_time(successor, image, self._node.now)
-
-    def _take_in_time(self, successor: Successor, image: StandbyImage, now: float) -> None:
-        """Take the messages of the owner of an `image`, once the links here that are part of the
-        repaired tree are live: over others they go to brokers that are known to want them alone."""
-        links = self._cluster.links.values()
-        if now < successor.since + SETTLING_S and any(x.forwarding and not x.live for x in links):
-            again = partial(self._take_in_time, successor, image)
-            self._node.timers.schedule(now + SETTLE_INTERVAL_S, again)
-        else:
-            self._go(self._taking_messages(successor, image), successor, image.key[0])
-
-    def _go(self, work: Iterator[int], successor: Successor, owner: bytes) -> None:
-        """Take messages of the broker `owner` in steps, unless it is back without having lost
-        them."""
-        self._node.turns.go(work, lambda: self._taking.get(owner) is not successor)
-
     def _taking_messages(self, successor: Successor, image: StandbyImage) -> Iterator[int]:
         """Take, in steps, the messages of the owner of an `image` that have not been here, or were
         not wanted: other brokers may want them, and sessions that come later."""
         node, resync = self._node, self._cluster.resync
         owner, boot, _ = image.key
         taken: dict[bytes, None] = {}
+        yield from successor.messages.reading()
+        yield from self._answering(successor)
         for key, first, last, record in successor.messages.logged():
             steps = 1
             if split_key(key)[0] == owner:
@@ -642,7 +625,14 @@ class Succession:
         """Tell others of which brokers all messages are here: they wait for no others."""
         directory = self._cluster.directory
         if self._succeeded:
-            directory.post(SUCCEEDED, b"".join(map(a2b_base64, chain(*self._succeeded.values()))))
+            vector = self._cluster.origins.vector
+            directory.post(
+                SUCCEEDED,
+                b"".join(
+                    a2b_base64(key) + (vector[key].top if key in vector else 0).to_bytes(6, "big")
+                    for key in chain(*self._succeeded.values())
+                ),
+            )
         else:
             directory.withdraw(SUCCEEDED)
 

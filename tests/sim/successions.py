@@ -34,8 +34,6 @@ class Refugee(Stayer):
 
     waits = False
     """Whether it waits for its broker when that dies."""
-    dumb_at: Host | None = None
-    """At which broker it publishes nothing."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As of `SimClient`."""
@@ -55,10 +53,6 @@ class Refugee(Stayer):
         if isinstance(packet, Pubrec):
             self.answered.setdefault(self._coming[packet.packet_id], self.world.now)
         super()._send(packet)
-
-    def publish(self, *arguments: Any, **named: Any) -> None:
-        if self.host is not self.dumb_at:
-            super().publish(*arguments, **named)
 
     def leave_for(self, seconds: float) -> None:
         """Disconnect, and come back where a broker is."""
@@ -230,7 +224,6 @@ class Succession:
         if self.kind == "doubles":
             hit = self._aim_at_two if rng.random() < 0.5 else self._kill_two
             victim = rng.choice(world.hosts)
-            world.after(when - 0.05, self._mute, victim)
             world.after(when, hit, victim, rng.random() < 0.7)
             return
         if self.kills:
@@ -275,14 +268,6 @@ class Succession:
             self.world.after(0.0005, self._aim_at_two, host, reset, tries - 1)
         else:
             self._kill_two(host, reset)
-
-    def _mute(self, host: Host) -> None:
-        """Have nothing published at the first standby of a broker any more, unless messages are
-        flooded: that it reaches sessions of that one is not promised (decision 63)."""
-        standbys = standbys_of(host)
-        if standbys and host.running.config.routing != "flood":
-            for client in self.everybody:
-                client.dumb_at = standbys[0]
 
     def _kill_two(self, host: Host, reset: bool) -> None:
         """Kill a broker that has two standbys, and soon the first of them, with their disks. The

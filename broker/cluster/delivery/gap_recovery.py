@@ -158,14 +158,20 @@ class GapRecovery:
             self.path_changed(broker_id)
 
     def _on_succeeded(self, standby: bytes, value: bytes) -> None:
-        """Note of which origins a broker has all messages (`value`), as their standby."""
-        before = self._succeeded.pop(standby, {})
-        names = [value[at : at + 12] for at in range(0, len(value) - 11, 12)]
-        keys = [b2a_base64(name, newline=False) for name in names]
-        if keys:
-            self._succeeded[standby] = {key: before.get(key, self.node.now) for key in keys}
-        for name in names:
+        """Note of which origins a broker has all messages (`value`), as their standby. Of the last
+        ones nothing may have come here, or behind: neighbours are asked for what is wanted."""
+        before, now = self._succeeded.pop(standby, {}), self.node.now
+        found: dict[bytes, float] = {}
+        for at in range(0, len(value) - 17, 18):
+            name, top = value[at : at + 12], int.from_bytes(value[at + 12 : at + 18], "big")
+            key = b2a_base64(name, newline=False)
+            found[key] = before.get(key, now)
+            window = self._vector.get(key)
+            if key not in before and window is not None and window.top < top:
+                self.want(key, [(window.top + 1, top)], now)
             self._arm_all(name[:8])
+        if found:
+            self._succeeded[standby] = found
 
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier

@@ -69,7 +69,7 @@ IMAGES = STATE + b"images"
 
 SUCCEEDED = STATE + b"succeeded"
 """Key of the brokers that have died and all of whose messages their standby has: this broker.
-Value: id and boot number (4 bytes) of each."""
+Value: id, boot number (4 bytes) and the number of its last message (6 bytes) of each."""
 
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
@@ -142,7 +142,7 @@ def has_died(database: LinkStateDatabase, broker_id: bytes) -> bool:
     for standby in standbys_of(database, broker_id):
         here = standby == database.own.id
         keys = database.own_entry(SUCCEEDED) if here else database.entry(standby, SUCCEEDED)
-        starts = range(0, len(keys or b""), ID_BYTES + 4)
+        starts = range(0, len(keys or b""), ID_BYTES + 10)
         if any((keys or b"").startswith(broker_id, at) for at in starts):
             return True
     return False
