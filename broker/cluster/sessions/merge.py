@@ -401,8 +401,11 @@ class SessionMerge:
 
     def way_lost(self, broker_id: bytes) -> None:
         """Note that a broker cannot be reached any more."""
-        now, boot, known = self._node.now, self._database.boot(broker_id), self._lost
-        self._lost = {key: lost for key, lost in known.items() if now < lost.back + FETCH_S}
+        now, boot_of, known = self._node.now, self._database.boot, self._lost
+        self._lost = {
+            key: lost for key, lost in known.items() if boot_of(key) and now < lost.back + FETCH_S
+        }
+        boot = boot_of(broker_id)
         lost = self._lost.setdefault(broker_id, Lost(boot))
         if lost.back < inf:  # it will be back: the tree is being repaired
             lost.back, lost.boot = inf, boot
