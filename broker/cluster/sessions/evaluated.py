@@ -300,15 +300,18 @@ class Evaluated:
                 return True
         return False
 
-    def had_as_member(self, session: Session, topic_filter: str, name: Name) -> bool:
+    def had_as_member(
+        self, session: Session, topic_filter: str, name: Name, *, published: bool
+    ) -> bool:
         """Whether a local member of the group with the shared subscription `topic_filter` has had
-        the message with a `name`, as far as this broker has recorded it. `session`: that of a
-        member; a copy of it may have been given what was published here since that is there."""
+        the message with a `name`, as far as this broker has recorded it. `published`: so it has
+        what was published here before a copy of the member's `session` could be given that."""
         if name[0] == self._origins.key and name[1] > self._records.get(session, UNKNOWN).came:
-            return False
+            published = False
         group_name, inner = split_shared(topic_filter)
         group = self._node.dispatcher.group(group_name or "", inner)
-        return group is not None and self._sharing.took((*name, group.group_id))
+        ref = None if group is None else (*name, group.group_id)
+        return ref is not None and self._sharing.took(ref, published=published)
 
     def position(self, session: Session) -> dict[bytes, Ranges]:
         """Return what is not for a session that arrives: the numbers in its record, and those that

@@ -654,9 +654,10 @@ class SessionMerge:
                 mine = [Absorbed(merge.holder, merge.copy, merge.stamp)]
                 session.absorb(*(mine if merge.copy < merge.stamp else ()), *state.absorbed)
                 adopted = merge.copy + 1 in (session.stamp, session.former_stamp)
-                adopted |= state.created == session.created and self._went_on(merge.holder)
-                copy = bool(merge.rest)
-                self._queues.absorb(session, state, merged, copy=copy, adopted=adopted)
+                copy, went_on = bool(merge.rest), self._went_on(merge.asked)
+                self._queues.absorb(
+                    session, state, merged, copy=copy, adopted=adopted, went_on=went_on
+                )
                 if merge.need is not None:
                     known = merge.need.keys() & state.seen.keys()
                     need = {key: merge.need[key] for key in known}

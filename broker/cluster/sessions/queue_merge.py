@@ -79,19 +79,21 @@ class QueueMerge:
         *,
         copy: bool = False,
         adopted: bool = False,
+        went_on: bool = False,
     ) -> None:
         """Add the queue of an older session `old` to the newer `session` of the same client.
         `merged`: what the older one has had, by its subscriptions, None: the newer one, a copy of
         it, has had that, too; `there`: what the newer one was offered at another broker, if it has
         just come from there; `copy`: it has come from there, without its queue; `adopted`: the
-        older one is a copy that has gone on by itself, at this broker's standby or behind a
-        split."""
+        older one is the copy that this broker's standby has adopted; `went_on`: its broker was cut
+        off."""
         node, history, evaluated = self._node, self._history, self._evaluated
         here = self._evaluated.here()
         # Two brokers have taken one session, and both have its queue. What an origin published that
         # is not known here, as its broker was alone, is older than that.
         twin = old.created == session.created
-        waiting, uncertain = _to_be_sent(session, old, twin=twin, adopted=adopted)
+        groups = adopted or went_on  # have given it more
+        waiting, uncertain = _to_be_sent(session, old, twin=twin, groups=groups)
         seen = here if there is None else there
         if session.held:
             seen = evaluated.seen(session)
@@ -102,8 +104,8 @@ class QueueMerge:
             name, topic = item.message.name, item.message.topic
             if name is None:
                 had = twin
-            elif adopted and item.shared is not None:
-                had = evaluated.had_as_member(session, item.shared, name)
+            elif groups and item.shared is not None:
+                had = evaluated.had_as_member(session, item.shared, name, published=adopted)
             elif name in both or evaluated.lacks(session, *name):
                 had = False
             else:
@@ -310,11 +312,11 @@ def _identifiers(session: Session, topic: str) -> bytes | None:
 
 
 def _to_be_sent(
-    session: Session, old: SessionState, *, twin: bool, adopted: bool
+    session: Session, old: SessionState, *, twin: bool, groups: bool
 ) -> tuple[list[Item], int]:
     """Return the messages of an older session (`old`) that its client may lack, and how many it may
-    have, so that they are not sent again. `twin`: it is a copy of `session`; `adopted`: that
-    has gone on by itself."""
+    have, so that they are not sent again. `twin`: it is a copy of `session`; `groups`: which
+    has been given messages of groups by itself."""
     waiting: list[Item] = []
     uncertain = 0
     # Another gateway may have had these sent to the foreign broker, which keeps its session, or
@@ -324,7 +326,7 @@ def _to_be_sent(
     used = {one.packet_id for one in session.queue if isinstance(one, Repeat)}
     used.update(session.inflight)
     for item in old.items:
-        known = twin and (adopted or item.shared is None) and item.packet_id not in used
+        known = twin and (groups or item.shared is None) and item.packet_id not in used
         again = item.place == IN_FLIGHT and (item.qos == 1 or repeats or known)
         if again or (item.place == WAITING and item.qos):
             waiting.append(item)

@@ -289,10 +289,10 @@ class SharedSubscriptions:
         else:
             self._counters.shared_undelivered += 1
 
-    def took(self, ref: Ref) -> bool:
+    def took(self, ref: Ref, *, published: bool) -> bool:
         """Whether a local member of the group got the message `ref` that it has or had, as far as
-        this broker has recorded it: one that was granted, or that was published here."""
-        return ref in self.custody.taken or self.assignments.published(ref)
+        this broker has recorded it: one that was granted, or (if `published`) published here."""
+        return ref in self.custody.taken or (published and self.assignments.published(ref))
 
     # ---------------------------------------------------------------- given to one group
 
