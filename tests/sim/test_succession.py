@@ -78,6 +78,9 @@ def test_sessions_of_a_broker_that_died_hung_or_was_cut_off_go_on(block: int, ki
     ("kind", "seed"),
     [("kills", seed) for seed in (2168, 2223, 3075, 3108)]
     + [("splits", 1058), ("aimed", 172), ("aimed", 160230), ("hangs", 160351)]
+    + [("splits", 620005), ("splits", 630171), ("splits", 630277), ("doubles", 273086)]
+    + [("shared splits", 650071), ("shared splits", 670072), ("aimed", 630019)]
+    + [("aimed", 650077), ("kills", 650031), ("lags", 700007)]
     + [("shared kills", seed) for seed in (17, 106, 130014, 130030)]
     + [("shared lags", seed) for seed in (5004, 5066, 5086, 5138, 5262, 5403, 5496)],
 )
@@ -92,7 +95,10 @@ def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     flight to a member, all that it published, or what it gave to a member of its own and no other
     subscriber wanted; it has what its client has settled elsewhere, and it lacks that it took it.
     What its standby says of that comes while links are made. A disk has what the standby has
-    not. A taker asks a standby that stood still, and has not heard yet that the owner is there."""
+    not. A taker asks a standby that stood still, and has not heard yet that the owner is there. A
+    split ends as a session moves, or the tree is repaired once more as one ends. Members are given
+    messages as their sessions are merged. Brokers know of none of a dead one's last messages. A
+    session moves on as it has just been adopted. Clocks are an hour apart."""
     assert play(seed, kind) == []
 
 
