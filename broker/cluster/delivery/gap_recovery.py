@@ -161,7 +161,7 @@ class GapRecovery:
         """Note of which origins a broker has all messages (`value`), as their standby. Of the last
         ones nothing may have come here, or behind: neighbours are asked for what is wanted."""
         before, now = self._succeeded.pop(standby, {}), self.node.now
-        found: dict[bytes, float] = {}
+        found = self._succeeded[standby] = {}
         for at in range(0, len(value) - 17, 18):
             name, top = value[at : at + 12], int.from_bytes(value[at + 12 : at + 18], "big")
             key = b2a_base64(name, newline=False)
@@ -170,8 +170,8 @@ class GapRecovery:
             if key not in before and window is not None and window.top < top:
                 self.want(key, [(window.top + 1, top)], now)
             self._arm_all(name[:8])
-        if found:
-            self._succeeded[standby] = found
+        if not found:
+            del self._succeeded[standby]
 
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
