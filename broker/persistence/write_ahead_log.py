@@ -56,6 +56,9 @@ WRITING: Final = State.WRITING
 LINGERING: Final = (NEW, WRITING)
 """States in which records may wait."""
 
+NOTHING = encode_record(Kind.SEEN, b"")
+"""The record of a frame in which nothing has changed: an empty one counts as damaged."""
+
 
 class Sink(Protocol):
     """Where frames go besides the disk."""
@@ -309,7 +312,7 @@ class WriteAheadLog:
 
     def seal(self) -> None:
         """End this turn, which is due: its records become a frame."""
-        records = self._records
+        records = self._records or [NOTHING]
         self._records, self.due = [], False
         self.lsn += 1
         stream = self.stream
@@ -512,7 +515,7 @@ class WriteAheadLog:
 
     def record_nothing(self) -> None:
         """Have this turn end with a frame, though nothing may have changed."""
-        self.record(encode_record(Kind.SEEN, b""))
+        self.record(NOTHING)
 
     def _step(
         self,
