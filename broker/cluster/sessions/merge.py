@@ -242,7 +242,7 @@ class SessionMerge:
             lost is not None
             and self._node.now < lost.back + FETCH_S
             and lost.boot == self._database.boot(broker_id)
-            and self._posted.lives(broker_id)
+            and self._database.reaches(broker_id)
         )
 
     def _pause(self, session: Session, until: float) -> None:
@@ -405,10 +405,9 @@ class SessionMerge:
         self._lost = {
             key: lost for key, lost in known.items() if boot_of(key) and now < lost.back + FETCH_S
         }
-        boot = boot_of(broker_id)
-        lost = self._lost.setdefault(broker_id, Lost(boot))
+        lost = self._lost.setdefault(broker_id, Lost(boot_of(broker_id)))
         if lost.back < inf:  # it will be back: the tree is being repaired
-            lost.back, lost.boot = inf, boot
+            lost.back = inf
             self._apart_until = now + AWAY_S
 
     def way_changed(self, broker_id: bytes) -> None:
