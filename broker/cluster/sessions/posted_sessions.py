@@ -142,7 +142,7 @@ class PostedSessions:
         found = [
             (entry.stamp, holder)
             for owner, entry in entries_of(database, client_id)
-            if broker_id in (owner, *self.standbys(owner)) and not entry.flags & GONE
+            if (broker_id == owner or broker_id in self.standbys(owner)) and not entry.flags & GONE
             if (holder := self.holder(owner)) is not None
         ]
         return max(found)[1] if found else self.holder(broker_id)
