@@ -16,7 +16,6 @@ A session is claimed once it is lent, or has ended: its broker hears of that whe
 from __future__ import annotations
 
 import struct
-from binascii import a2b_base64
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,7 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqttree.broker.base.sequence_set import subtract
 from mqttree.broker.cluster.delivery.replay_log import LogEntry, restored_batch
-from mqttree.broker.cluster.directory.link_state_directory import DRAINING, SUCCEEDED
+from mqttree.broker.cluster.directory.link_state_directory import (
+    DRAINING,
+    SUCCEEDED,
+    encode_succeeded,
+)
 from mqttree.broker.cluster.directory.unicast_bus import OWN_WORK
 from mqttree.broker.cluster.link.message_batch import age_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
@@ -625,14 +628,9 @@ class Succession:
         """Tell others of which brokers all messages are here: they wait for no others."""
         directory = self._cluster.directory
         if self._succeeded:
-            vector = self._cluster.origins.vector
-            directory.post(
-                SUCCEEDED,
-                b"".join(
-                    a2b_base64(key) + (vector[key].top if key in vector else 0).to_bytes(6, "big")
-                    for key in chain(*self._succeeded.values())
-                ),
-            )
+            vector, keys = self._cluster.origins.vector, chain(*self._succeeded.values())
+            tops = {key: vector[key].top if key in vector else 0 for key in keys}
+            directory.post(SUCCEEDED, encode_succeeded(tops))
         else:
             directory.withdraw(SUCCEEDED)
 

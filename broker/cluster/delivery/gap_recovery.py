@@ -21,7 +21,6 @@ takes the same path, or a BREAK precedes it.
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,11 @@ from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, Orig
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
 from mqttree.broker.cluster.delivery.tree_paths import HOLD_S, TreePaths
-from mqttree.broker.cluster.directory.link_state_directory import ROUTING, SUCCEEDED
+from mqttree.broker.cluster.directory.link_state_directory import (
+    ROUTING,
+    SUCCEEDED,
+    decode_succeeded,
+)
 from mqttree.broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.path_change import (
@@ -148,7 +151,7 @@ class GapRecovery:
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
         if key == SUCCEEDED[1:]:
-            self._on_succeeded(broker_id, b"" if gone or value is None else value)
+            self._on_succeeded(broker_id, decode_succeeded(None if gone else value))
         if key != ROUTING[1:] or value is None:
             return
         self._started(broker_id)
@@ -157,21 +160,18 @@ class GapRecovery:
         else:
             self.path_changed(broker_id)
 
-    def _on_succeeded(self, standby: bytes, value: bytes) -> None:
-        """Note of which origins a broker has all messages (`value`), as their standby. Of the last
-        ones nothing may have come here, or behind: neighbours are asked for what is wanted."""
+    def _on_succeeded(self, standby: bytes, tops: dict[bytes, int]) -> None:
+        """Note of which origins a broker has all messages, as their standby. `tops`: the last
+        number of each. Of the last ones nothing may have come here, or behind: neighbours are asked
+        for what is wanted."""
         before, now = self._succeeded.pop(standby, {}), self.node.now
-        found = self._succeeded[standby] = {}
-        for at in range(0, len(value) - 17, 18):
-            name, top = value[at : at + 12], int.from_bytes(value[at + 12 : at + 18], "big")
-            key = b2a_base64(name, newline=False)
-            found[key] = before.get(key, now)
+        if tops:
+            self._succeeded[standby] = {key: before.get(key, now) for key in tops}
+        for key, top in tops.items():
             window = self._vector.get(key)
             if key not in before and window is not None and window.top < top:
                 self.want(key, [(window.top + 1, top)], now)
-            self._arm_all(name[:8])
-        if not found:
-            del self._succeeded[standby]
+            self._arm_all(split_key(key)[0])
 
     def _started(self, broker_id: bytes) -> None:
         """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier

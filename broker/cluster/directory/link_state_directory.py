@@ -10,7 +10,7 @@ also when its broker comes or goes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from mqttree.broker.cluster.events import (
 )
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.link import Handler, Link
+from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
 from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import (
@@ -98,6 +99,7 @@ are gone because the tree has lost the broker."""
 
 
 _POSTED = struct.Struct(f">{ID_BYTES}sII")
+_ORIGIN = struct.Struct(f">{ID_BYTES}sI")
 
 
 class PostedStandby(NamedTuple):
@@ -124,6 +126,23 @@ def decode_posted(value: bytes | None) -> tuple[int, list[PostedStandby]]:
     return int.from_bytes(value[:4], "big"), found
 
 
+def encode_succeeded(tops: Mapping[bytes, int]) -> bytes:
+    """Return the value of SUCCEEDED. `tops`: the last number of each origin, by its key."""
+    parts = (_ORIGIN.pack(*split_key(key)) + top.to_bytes(6, "big") for key, top in tops.items())
+    return b"".join(parts)
+
+
+def decode_succeeded(value: bytes | None) -> dict[bytes, int]:
+    """Return the same, of the value of SUCCEEDED; None: nothing was posted."""
+    value, size = value or b"", _ORIGIN.size + 6
+    return {
+        origin_key(*_ORIGIN.unpack_from(value, at)): int.from_bytes(
+            value[at + _ORIGIN.size : at + size], "big"
+        )
+        for at in range(0, len(value) - size + 1, size)
+    }
+
+
 def standbys_of(database: LinkStateDatabase, broker_id: bytes) -> list[bytes]:
     """Return the ids of the brokers that have an image of a broker's journal, in the order in which
     they take its place. `database`: has what brokers post."""
@@ -141,9 +160,8 @@ def has_died(database: LinkStateDatabase, broker_id: bytes) -> bool:
     brokers post."""
     for standby in standbys_of(database, broker_id):
         here = standby == database.own.id
-        keys = database.own_entry(SUCCEEDED) if here else database.entry(standby, SUCCEEDED)
-        starts = range(0, len(keys or b""), ID_BYTES + 10)
-        if any((keys or b"").startswith(broker_id, at) for at in starts):
+        said = database.own_entry(SUCCEEDED) if here else database.entry(standby, SUCCEEDED)
+        if any(split_key(key)[0] == broker_id for key in decode_succeeded(said)):
             return True
     return False
 
