@@ -133,7 +133,7 @@ class Journal:
         its connections count as ended at the last record."""
         frames = self.frames
         if frames.lsn == lsn and self.sessions.recorders:
-            frames.record_nothing()
+            frames.expect()
         beaten = frames.lsn + frames.due
         self.node.timers.schedule(now + BEAT_INTERVAL_S / 2, lambda at: self._beat(at, beaten))
 

@@ -258,7 +258,7 @@ class Stream:
         elif target.end and lsn >= target.end:
             self._on(Input.COMPLETE)
         elif target.may_end:
-            self._frames.record_nothing()
+            self._frames.expect()
         self._weigh()
         self._frames.standby_has()
 
@@ -333,7 +333,7 @@ class Stream:
         assert target.snapshot is not None
         target.recorded, target.snapshot_size = True, target.snapshot.size
         target.snapshot = None
-        self._frames.record_nothing()
+        self._frames.expect()
 
     def _take(self) -> None:
         """Make the coming standby a standby."""
@@ -498,7 +498,7 @@ class Stream:
         frames = self._frames
         self._frozen, self._probe = frames.durable_lsn, frames.lsn + 1
         self._weigh()
-        frames.record_nothing()
+        frames.expect()
         self.fencing.begin(self._posted)
 
     def cleared(self) -> None:

@@ -273,7 +273,7 @@ class WriteAheadLog:
     # ---------------------------------------------------------------- frames
 
     def expect(self) -> None:
-        """Note that records will follow in this turn."""
+        """Have this turn end with a frame: records may follow."""
         self.due = True
 
     def record(self, data: bytes) -> None:
@@ -512,10 +512,6 @@ class WriteAheadLog:
     def leave(self, snapshot: Snapshot) -> None:
         """Record nothing more of a snapshot; harmless when repeated."""
         self._snapshots.pop(snapshot, None)
-
-    def record_nothing(self) -> None:
-        """Have this turn end with a frame, though nothing may have changed."""
-        self.record(NOTHING)
 
     def _step(
         self,

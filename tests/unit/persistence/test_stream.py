@@ -275,7 +275,7 @@ def test_the_next_standby_that_is_silent_within_a_minute_is_waited_for_twice_as_
             world.pass_time(60.0, step=0.25)
         for standby in world.standbys:
             standby.acknowledges = False
-        world.node.journal.frames.record_nothing()  # type: ignore[union-attr]
+        world.node.journal.frames.expect()  # type: ignore[union-attr]
         begun = world.now
         while world.stream.state is State.SYNCED:
             world.pass_time(0.1)
@@ -293,7 +293,7 @@ def test_one_that_is_given_up_twice_in_a_minute_is_only_chosen_if_there_is_no_ot
     kept(world)
     for _ in range(2):
         standby.acknowledges = False
-        world.node.journal.frames.record_nothing()  # type: ignore[union-attr]
+        world.node.journal.frames.expect()  # type: ignore[union-attr]
         world.settle()
         world.pass_time(SILENCE_S + LACK_S + 0.1)
         standby.acknowledges = True
