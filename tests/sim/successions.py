@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from mqttree.broker.limits import Limits
+from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence.stream import Stream
 from mqttree.broker.persistence.stream_states import State
 from mqttree.broker.wire.packets import Packet, Publish, Pubrec
@@ -451,6 +451,24 @@ def standbys_of(host: Host) -> list[Host]:
     assert isinstance(stream, Stream)
     hosts = {each.id: each for each in host.world.hosts}
     return [hosts[standby.broker_id] for standby in stream.standbys]
+
+
+def standing(
+    seed: int, count: int, replicas: int, routing: str = "flood", limits: Limits = DEFAULTS
+) -> World:
+    """A world in which each broker has its standbys."""
+    world = World(seed)
+    world.limits = limits
+    disks: dict[int, Disk] = {}
+    world.on_start.append(lambda host: disks[host.index].started())
+    for _ in range(count):
+        host = world.add(
+            discovery="multicast", replicas=replicas, routing=routing, standby_hosts="any"
+        )
+        disks[host.index] = Disk(world, host, sync=False)
+        host.start()
+    world.run(4.0)
+    return world
 
 
 def wipe(host: Host, disk: Disk) -> None:

@@ -17,9 +17,8 @@ from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.succession import Succession, Successor
 from tests.kit.core import needs_python
 from tests.sim.clients import Ledger, SimClient
-from tests.sim.disk import Disk
 from tests.sim.mutants import Mutant
-from tests.sim.successions import Refugee, play, standbys_of
+from tests.sim.successions import Refugee, play, standbys_of, standing
 from tests.sim.test_durability import check, check_order
 from tests.sim.world import Host, World
 
@@ -29,19 +28,22 @@ def doubled(
 ) -> tuple[World, Ledger, Host, list[Host], list[Host]]:
     """A world in which each broker has two standbys; returns the first one, its standbys, and the
     others, too."""
-    world = World(seed)
-    disks: dict[int, Disk] = {}
-    world.on_start.append(lambda host: disks[host.index].started())
-    for _ in range(count):
-        host = world.add(discovery="multicast", replicas=2, routing=routing, standby_hosts="any")
-        disks[host.index] = Disk(world, host, sync=False)
-        host.start()
-    world.run(4.0)
+    world = standing(seed, count, 2, routing)
     owner = world.hosts[0]
     standbys = standbys_of(owner)
     assert len(standbys) == 2
     others = [host for host in world.hosts if host not in (owner, *standbys)]
     return world, Ledger(), owner, standbys, others
+
+
+def leaving(world: World, ledger: Ledger, owner: Host, seconds: float) -> Refugee:
+    """A client with a session at the `owner` that has just left, for so many `seconds`."""
+    client = Refugee(world, ledger, "c", owner, clean=False, filters=[("t", 2)])
+    client.connect()
+    world.run(1.0)
+    client.leave_for(seconds)
+    world.run(0.2)
+    return client
 
 
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.5, 1.5, 2.2, 3.0])
@@ -127,11 +129,7 @@ def test_an_owner_hears_from_the_second_standby_what_the_first_has_given_away(se
 def test_the_second_standby_takes_no_place_as_long_as_the_first_lives(seed: int) -> None:
     """It drops the image when the first one has taken care of all sessions."""
     world, ledger, owner, (first, second), _ = doubled(seed)
-    client = Refugee(world, ledger, "c", owner, clean=False, filters=[("t", 2)])
-    client.connect()
-    world.run(1.0)
-    client.leave_for(1e6)
-    world.run(0.2)
+    leaving(world, ledger, owner, 1e6)
     owner.kill(reset=True)
     world.run(10.0)
     assert "c" in first.running.sessions
@@ -144,11 +142,7 @@ def test_the_second_standby_takes_no_place_as_long_as_the_first_lives(seed: int)
 def test_a_first_standby_that_starts_again_has_no_image() -> None:
     """The second one takes the owner's place, although the first can be reached."""
     world, ledger, owner, (first, _), _ = doubled(2)
-    client = Refugee(world, ledger, "c", owner, clean=False, filters=[("t", 2)])
-    client.connect()
-    world.run(1.0)
-    client.leave_for(1.0)
-    world.run(0.2)
+    client = leaving(world, ledger, owner, 1.0)
     first.kill(reset=True)
     owner.kill(reset=True)
     world.run(0.02)

@@ -36,7 +36,7 @@ from tests.kit.core import needs_python
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
 from tests.sim.mutants import Mutant
-from tests.sim.successions import Refugee, kill, play, standbys_of
+from tests.sim.successions import Refugee, kill, play, standbys_of, standing
 from tests.sim.test_durability import check, check_order
 from tests.sim.world import Host, World
 
@@ -289,15 +289,7 @@ def synced(
     seed: int, count: int = 3, routing: str = "flood", limits: Limits = DEFAULTS
 ) -> tuple[World, Ledger, Host, Host]:
     """A world in which each broker has a standby; returns the first one and its standby, too."""
-    world = World(seed)
-    world.limits = limits
-    disks: dict[int, Disk] = {}
-    world.on_start.append(lambda host: disks[host.index].started())
-    for _ in range(count):
-        host = world.add(discovery="multicast", replicas=1, routing=routing, standby_hosts="any")
-        disks[host.index] = Disk(world, host, sync=False)
-        host.start()
-    world.run(4.0)
+    world = standing(seed, count, 1, routing, limits)
     owner = world.hosts[0]
     standby = standbys_of(owner)[0]
     return world, Ledger(), owner, standby
