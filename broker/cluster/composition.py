@@ -79,7 +79,7 @@ from mqttree.stp.tree import Tree
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import AbsentMembers, StandbyImages
-    from mqttree.broker.core.ports import Draining, Journal
+    from mqttree.broker.core.ports import Journal
 
 
 class FederatedJournal(LogJournal, StartsJournal, SessionJournal, Protocol):
@@ -97,9 +97,6 @@ class FederatedBroker(
 ):
     """What the cluster asks of its broker."""
 
-    forwarding: list[Link]
-    """The live links. Another list each time a link becomes live or stops being so."""
-
     @property
     def deadline(self) -> Deadline:
         """When the driver is to call next."""
@@ -107,10 +104,6 @@ class FederatedBroker(
     @property
     def journal(self) -> FederatedJournal:
         """Records what is to survive a restart of this broker."""
-
-    @property
-    def drain(self) -> Draining | None:
-        """What sends clients to other brokers, while it does."""
 
 
 class ClusterParts:

@@ -38,8 +38,7 @@ from mqttree.broker.wire.varint import read_length
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access
     from mqttree.broker.base.rate_limit import RateLimit
-    from mqttree.broker.core.effects import Hooks
-    from mqttree.broker.core.ports import Cluster, Draining
+    from mqttree.broker.core.ports import Draining
     from mqttree.broker.core.predecessor import Predecessors
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.shutdown import Shutdown
@@ -68,14 +67,6 @@ class ConnectBroker(BridgeHost, OpeningHost, OwningBroker, Protocol):
 
     checking: int
     """Passwords that are being checked."""
-
-    @property
-    def hooks(self) -> Hooks:
-        """The hooks that plugins implement."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
 
     @property
     def memory(self) -> Memory:
