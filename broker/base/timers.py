@@ -98,9 +98,8 @@ class Timers:
 class TimedBroker(Protocol):
     """What a module with timers asks of its broker."""
 
-    @property
-    def now(self) -> float:
-        """The time of this turn (s, monotonic)."""
+    now: float
+    """The time of this turn (s, monotonic). A function that a timer calls sets it first."""
 
     @property
     def timers(self) -> Timers:

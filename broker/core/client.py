@@ -52,9 +52,6 @@ class MemoryRoom(Protocol):
 class ClientHost(CoreBroker, Protocol):
     """What a client asks of its broker."""
 
-    now: float
-    """The time of this turn (s, monotonic)."""
-
     federated: bool
     """Another broker was there: what is published is numbered and logged for it."""
 

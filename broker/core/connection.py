@@ -184,9 +184,6 @@ class OutputGate(Protocol):
 class ConnectionBroker(CoreBroker, Protocol):
     """What a connection asks of its broker."""
 
-    now: float
-    """The time of this turn (s, monotonic)."""
-
     large_message: bool
     """Whether a packet of LARGE bytes or more has come since the driver last looked."""
 

@@ -30,9 +30,6 @@ Open = Callable[[str, str, "Transport", float], "Connection"]
 class ConnectionsBroker(CoreBroker, Protocol):
     """What the registry asks of its broker."""
 
-    now: float
-    """The time of this turn (s, monotonic)."""
-
     @property
     def cluster(self) -> Cluster:
         """The federation, as far as this module needs it."""

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 class LocalBroker(CoreBroker, Protocol):
     """One broker, as far as its own clients are concerned."""
 
-    now: float
-    """The time of this turn (s, monotonic). A function that a timer calls sets it first."""
-
     federated: bool
     """Another broker was there: what is published is numbered and logged for it."""
 
