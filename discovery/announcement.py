@@ -61,11 +61,6 @@ class Announcement(Record):
     new: bool = False
     version: int = VERSION
 
-    @property
-    def port(self) -> int:
-        """The TCP port where the broker listens."""
-        return self.address.port
-
     def address_from(self, source: tuple[str, int]) -> Address:
         """Return the address to dial, given the datagram's source (host, UDP port)."""
         return Address(self.address.host or normal_host(source[0]), self.address.port)
