@@ -84,11 +84,6 @@ class Port:
         self.heard_at = self.changes_at = self.bpdus_at = self.opened_at
 
     @property
-    def capability(self) -> float:
-        """The capability that the neighbour last announced; BPDUs have it in tenths."""
-        return self.tenths / 10
-
-    @property
     def echo(self) -> Role:
         """The role that the neighbour last announced."""
         return self.bpdu.role if self.bpdu is not None else Role.NONE

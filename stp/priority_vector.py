@@ -49,11 +49,6 @@ class RootVector:
         key = (-self.tenths, sort_key(self.address), self.id, -self.boot)
         object.__setattr__(self, "key", key)
 
-    @property
-    def capability(self) -> float:
-        """The root's capability, to one decimal."""
-        return self.tenths / 10
-
     @classmethod
     def of(cls, identity: Identity, capability: float) -> RootVector:
         """Return the vector with which a broker claims to be root."""
