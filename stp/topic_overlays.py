@@ -61,8 +61,6 @@ class TopicOverlays:
         self.overlays: dict[bytes, TopicOverlay] = {}
         self.costs: dict[bytes, int] = {}
         """What each link costs (microseconds), by the neighbour's id."""
-        self.refused = 0
-        """Topics that found no room."""
         self._due: list[tuple[float, bytes]] = []
         self._changed: dict[bytes, None] = {}
         self._missed: list[Missed] = []
@@ -95,7 +93,6 @@ class TopicOverlays:
         overlay = self.overlays.get(topic)
         if overlay is None:
             if len(self.overlays) >= self._limit:
-                self.refused += 1
                 return None
             overlay = self.overlays[topic] = TopicOverlay(topic, self.own, self._settings, now)
             self._passing.pop(topic, None)

@@ -221,7 +221,6 @@ class Connection:
         "conn",
         "counters",
         "dirty",
-        "dropped",
         "ended",
         "gate",
         "last_heard",
@@ -277,7 +276,6 @@ class Connection:
         self.linger = False  # the peer may be sending while we close: it has to hear why
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
-        self.dropped = 0
         # Not 0: what goes out waits for this frame of the journal (see `Journal.hold`).
         self.gate = 0
         self.secure: Any = None
@@ -513,7 +511,6 @@ class Connection:
                 # it.
                 full = True
                 count = count_packets(data)
-                self.dropped += count
                 if link is None:
                     self.counters.dropped_slow_consumer += count
                 else:

@@ -68,7 +68,6 @@ class Listener:
         self.options = options or ListenerOptions()
         self.unix: UnixSocket | None = None
         self.parked: deque[Waiting] = deque()
-        self.refused = 0
         self.closing = False
 
     def opened(self, protocol: object) -> bool:
@@ -87,7 +86,6 @@ class Listener:
             self.conn_count += 1
             return True
         if len(self.parked) >= self._limits.max_parked:
-            self.refused += 1
             return False
         self.parked.append(protocol)
         return None
