@@ -13,7 +13,6 @@ leads where is asked, not guessed:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mqttree.broker.core.client import ClientHost
@@ -92,12 +91,6 @@ class Bridges:
         self._node = node
         self._clients: dict[str, BridgePackets] = {}  # by client id; some may have gone
         self._refused: dict[str, str] = {}  # client ids: the younger and the older of two
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """The client ids of bridges that are refused, and for each the one that leads to the same
-        broker."""
-        return self._refused
 
     def on_bridge_connected(self, client: BridgePackets) -> None:
         """Note that a bridge is connected. All are soon probed again, as what leads where may
