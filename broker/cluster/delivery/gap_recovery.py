@@ -314,19 +314,6 @@ class GapRecovery:
                 feed.ask_at = min(feed.ask_at, self.node.now + RETRY)
             self.arm(feed)
 
-    def holds(self, key: bytes, sequence: int) -> bool:
-        """Whether a message is held here, for all local subscribers, until the earlier ones have
-        arrived."""
-        window = self._vector.get(key)
-        if (
-            window is None
-            or window.feed is None
-            or sequence <= window.feed.done
-            or window.missing(sequence)
-        ):
-            return False
-        return find(window.history, sequence, sequence) < 0
-
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
         """Ask the origin `key` for the numbers `ranges` that `session` lacks, and that no local
         subscriber wanted when they were published."""

@@ -63,7 +63,6 @@ class QueueMerge:
         """`node`: this broker; `reporting`: logs; the modules that know what a session was offered:
         `gap_recovery`, `subscription_starts`, `evaluated`, `history`."""
         self._node = node
-        self._limits = node.limits
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
         self._evaluated = evaluated

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.session import SharedGroup
-    from mqttree.routing.link_state import LinkStateDatabase
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """bytes of the messages that wait for members here, as `max_held_shared`."""
@@ -93,7 +92,6 @@ class Custody:
         node: MemberBroker,
         own: Identity,
         deputies: Deputies,
-        database: LinkStateDatabase,
         bus: UnicastBus,
         forwarder: Forwarder,
         groups: GroupTable,
@@ -104,15 +102,14 @@ class Custody:
         """`node`: this broker, with the identity `own`; `deputies`: who answers for brokers that
         are gone; `groups`: which groups have members
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
-        brokers; `above`: knows which brokers are away; `database`, `bus`, `forwarder`: the
-        modules below that it uses."""
+        brokers; `above`: knows which brokers are away; `bus`, `forwarder`: the modules below that
+        it uses."""
         self._node = node
         self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
         self._own = own
         self._deputies = deputies
-        self._database = database
         self._bus = bus
         self._forwarder = forwarder
         self._groups = groups

@@ -92,7 +92,7 @@ class SharedSubscriptions:
             node, own, self.deputies, database, bus, forwarder, self.groups, self, alarm, above
         )
         self.custody = Custody(
-            node, own, self.deputies, database, bus, forwarder, self.groups, self, leaving, above
+            node, own, self.deputies, bus, forwarder, self.groups, self, leaving, above
         )
         self.catchup = Catchup(node, database, bus, forwarder, self.groups, self, above)
         self.groups.connect(self.catchup, self.assignments.member_came)
