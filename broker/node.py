@@ -141,8 +141,6 @@ class Node:
     def attach_journal(self, journal: Journal) -> None:
         """Have the state of this broker kept by a journal, from now on."""
         self.journal = journal
-        self.cluster.attach_journal(journal)
-        self.absent_members.attach_journal(journal)
         journal.take_answers(self.answers)
 
     def record_without_disk(self, now: float) -> None:

@@ -79,7 +79,6 @@ from mqttree.stp.tree import Tree
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import AbsentMembers, StandbyImages
-    from mqttree.broker.core.ports import Journal
 
 
 class FederatedJournal(LogJournal, StartsJournal, SessionJournal, Protocol):
@@ -499,10 +498,6 @@ class ClusterParts:
     def on_suspended(self, seconds: float, now: float) -> None:
         """Note that this broker did not run for `seconds` until `now` (s)."""
         self.images.on_suspended(seconds, now)
-
-    def attach_journal(self, journal: Journal) -> None:
-        """Hand the journal to the modules that record in it by themselves."""
-        self.sharing.attach_journal(journal)
 
     # ---------------------------------------------------------------- what its modules ask
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.effect_answers import EffectAnswers
-    from mqttree.broker.core.ports import Journal
 
 CUT_GRACE_S = 5.0
 """s for which messages of other brokers that come after a link was lost are kept for those
@@ -199,15 +198,10 @@ class AbsentMembers:
         self._database = cluster.database
         self._forwarder = cluster.forwarder
         self._gap_recovery = cluster.gap_recovery
-        self._journal: Journal = node.journal
         self._log = cluster.replay_log
         self._membership = cluster.membership
         self._origins = cluster.origins
         self.tail = LogTail(node, self._clock, self._lost, self.away)
-
-    def attach_journal(self, journal: Journal) -> None:
-        """Record in `journal` which other brokers are expected, from now on."""
-        self._journal = journal
 
     def take_answers(self, answers: EffectAnswers) -> None:
         """Take the answers of the driver that reads and writes the tail."""
@@ -317,7 +311,7 @@ class AbsentMembers:
             and len(self.expected) < MAX_ABSENT_BROKERS
         ):
             self.expected[broker_id] = None
-            self._journal.members_changed(self.expected)
+            self._node.journal.members_changed(self.expected)
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now
@@ -453,7 +447,7 @@ class AbsentMembers:
                 self._end(broker_id, absent, "has been away for")
                 if broker_id in self.expected:
                     del self.expected[broker_id]
-                    self._journal.members_changed(self.expected)
+                    self._node.journal.members_changed(self.expected)
         if self.tail.usable:
             self.tail.flush()
 

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.ports import Journal
     from mqttree.routing.link_state import LinkStateDatabase
 
 MEMBER_WAIT_S = 120.0
@@ -129,7 +128,6 @@ class Assignments:
         to other members; `alarm`: calls the cluster again; `above`: knows which
         brokers are away; `database`, `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
-        self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._limits = node.limits
@@ -159,10 +157,6 @@ class Assignments:
         # Origin (an earlier incarnation of this broker) -> the last number that its journal had.
         self._tops: dict[bytes, int] = {}
         bus.receive(REPORT, self._report)
-
-    def attach_journal(self, journal: Journal) -> None:
-        """Record in `journal` what members elsewhere have acknowledged, from now on."""
-        self._journal = journal
 
     # ---------------------------------------------------------------- given
 
@@ -487,7 +481,7 @@ class Assignments:
         self._counters.shared_undelivered += 1
 
     def _closed(self, *refs: Ref) -> None:
-        self._journal.shared_closed(list(refs))
+        self._node.journal.shared_closed(list(refs))
         for ref in refs if self._succeeded else ():
             if (theirs := self._succeeded.get(split_key(ref[0])[0])) is not None:
                 theirs.append(ref)

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.ports import Giver
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.message import Message
-    from mqttree.broker.core.ports import Journal
     from mqttree.routing.link_state import LinkStateDatabase
 
 GROUP_ASK, GROUP_AGES = 13, 14
@@ -202,7 +201,6 @@ class Catchup:
         to groups; `above`: has what was kept for brokers that were away; `database`,
         `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
-        self._journal: Journal = node.journal
         self._counters = node.counters
         self._turns = node.turns
         self._database = database
@@ -227,10 +225,6 @@ class Catchup:
         self._at = 0.0  # s; when that is due
         bus.receive(GROUP_ASK, self._ask_received)
         bus.receive(GROUP_AGES, self._ages_received)
-
-    def attach_journal(self, journal: Journal) -> None:
-        """Record in `journal` what groups have got, from now on."""
-        self._journal = journal
 
     # ---------------------------------------------------------------- known groups
 
@@ -261,7 +255,7 @@ class Catchup:
         self._record(group_id, key)
 
     def _record(self, group_id: bytes, key: bytes) -> None:
-        self._journal.shared_covered(
+        self._node.journal.shared_covered(
             group_id, key, self._covered[group_id][key], self._since.get(group_id)
         )
 
@@ -574,7 +568,7 @@ class Catchup:
                 continue
             if self._giver.give_late(group_id, message):
                 given += 1
-                self._journal.shared_closed([(key, number, group_id)])
+                self._node.journal.shared_closed([(key, number, group_id)])
             elif job.broker != self._database.own.id:
                 # They went meanwhile, and are asked once more when they are back.
                 self._leave(job, group_id, {**job.looked, key: number - 1})

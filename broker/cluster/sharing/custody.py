@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.sharing.deputies import Deputies
     from mqttree.broker.cluster.sharing.group_table import GroupTable
     from mqttree.broker.cluster.sharing.ports import Giver
-    from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.session import SharedGroup
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
@@ -105,7 +104,6 @@ class Custody:
         brokers; `above`: knows which brokers are away; `bus`, `forwarder`: the modules below that
         it uses."""
         self._node = node
-        self._journal: Journal = node.journal
         self._counters = node.counters
         self._limits = node.limits
         self._own = own
@@ -186,10 +184,6 @@ class Custody:
         self._parked.setdefault(split_key(ref[0])[0], OrderedDict())[ref] = (message, at)
         self._soon(CHECK_INTERVAL_S)
 
-    def attach_journal(self, journal: Journal) -> None:
-        """Record in `journal` what members here are granted, from now on."""
-        self._journal = journal
-
     @property
     def count(self) -> int:
         """Messages that are here, or are known to be declined."""
@@ -242,7 +236,7 @@ class Custody:
             self._say(DONE, ref)
             return
         self._soon(CHECK_INTERVAL_S)
-        conn, journal, frame = session.conn, self._journal, 0
+        conn, journal, frame = session.conn, self._node.journal, 0
         if outgoing.qos == 2 and conn is not None and journal.recording:
             # The journal has it before the client gets the message.
             frame = conn.gate = journal.lsn + 1
@@ -282,7 +276,7 @@ class Custody:
             if len(self._declined) > MAX_REASSIGNED:
                 self._declined.popitem(last=False)
         elif operation == DONE:
-            self._frame = self._journal.lsn + 1
+            self._frame = self._node.journal.lsn + 1
         self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
         self._soon(REPORT_DELAY)
 
@@ -332,7 +326,7 @@ class Custody:
 
     def _report(self) -> None:
         """Send the reports that the journal has made durable."""
-        journal = self._journal
+        journal = self._node.journal
         if self._out:
             self._unsaid.append((self._frame, self._out))
             self._out = {}
@@ -503,10 +497,10 @@ class Custody:
     def _take(self, taken: list[tuple[Ref, Message]]) -> None:
         """Deliver messages to local members."""
         once = [ref for ref, message in taken if message.qos == 2]
-        if once and self._journal.recording:
+        if once and self._node.journal.recording:
             for ref in once:
                 self.taken.add(ref, self._node.now)
-            self._journal.shared_taken(once)
+            self._node.journal.shared_taken(once)
         for (_, _, group_id), message in taken:
             self._weigh(message, -1)
             self._giver.deliver_here(group_id, message)
@@ -545,7 +539,7 @@ class Custody:
                 self._say(self._declined[ref][1], ref)
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
-            elif boot != own and not self._journal.durable:
+            elif boot != own and not self._node.journal.durable:
                 # An earlier incarnation of this broker may have sent it, without a record.
                 self._counters.shared_uncertain += 1
                 self._say(DONE, ref)

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.ports import Alarm, LeavingSessions, MemberBroker, Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.ports import Journal
     from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session, SharedGroup
 
@@ -110,11 +109,6 @@ class SharedSubscriptions:
         return self.groups.memory + kept + refs * costs.REF_MEMORY
 
     # ---------------------------------------------------------------- for the journal
-
-    def attach_journal(self, journal: Journal) -> None:
-        """Record in `journal` what becomes of messages for groups, from now on."""
-        for part in (self.assignments, self.custody, self.catchup):
-            part.attach_journal(journal)
 
     def restore(
         self, covered: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: set[Ref]
