@@ -133,12 +133,12 @@ class Handover:
             Action.ENCODE: self._encode,
             Action.SEND_LATER: self._send_later,
             Action.SEND_FIRST: self._send_first,
-            Action.SEND: self._send,
+            Action.SEND: lambda asked, now: self.send(asked, self._exports[asked.client_id], now),
             Action.GIVE: self._give,
             Action.END: self._end,
             Action.DROP: lambda asked, now: self._drop(asked.client_id),
             Action.DROP_NOTE: self._drop_note,
-            Action.DROP_NOTE_SOON: self._drop_note_soon,
+            Action.DROP_NOTE_SOON: lambda asked, now: self._found_after(asked.client_id, LINGER_S),
             Action.WITHDRAW: self._withdraw,
         }
 
@@ -226,9 +226,6 @@ class Handover:
 
     def _drop_note(self, asked: Asked, now: float) -> None:
         del self._given[asked.client_id]
-
-    def _drop_note_soon(self, asked: Asked, now: float) -> None:
-        self._found_after(asked.client_id, LINGER_S)
 
     def _found_after(self, client_id: str, seconds: float) -> None:
         given = self._given[client_id]
@@ -423,9 +420,6 @@ class Handover:
         export = self._exports[asked.client_id]
         export.at, export.awaited = now, True
         self.answer(asked, COMING)
-
-    def _send(self, asked: Asked, now: float) -> None:
-        self.send(asked, self._exports[asked.client_id], now)
 
     def send(self, asked: Asked, export: PendingHandover, now: float) -> None:
         """Answer a request (`asked`) for parts of a session (`export`), and send those that are due

@@ -126,14 +126,11 @@ class SessionHistory:
             topics.setdefault(message.topic, []).append((number, message))
         if not self._topics:
             self._size = 0
-            self._node.timers.schedule(self._node.now + DECODED_S, self._forget)
+            self._node.timers.schedule(self._node.now + DECODED_S, lambda _: self._topics.clear())
         if self._size < MAX_DECODED_BYTES:
             self._size += entry.size
             self._topics[entry] = data, topics
         return topics
-
-    def _forget(self, now: float) -> None:
-        self._topics.clear()
 
     def offer(self, session: Session, numbers: Numbers) -> None:
         """Deliver messages of the log (`numbers`) to a `session`, by those of its subscriptions
