@@ -140,7 +140,7 @@ class Decider:
             self._waiting.append((operation, body, then))
         if action is Action.GATHER:
             self._gather()
-            self._host.timers.schedule(self._host.now + GATHER_WAIT, self._waited)
+            self._host.timers.schedule(self._host.now + GATHER_WAIT, lambda _: self._gathered())
             if not self._asked:
                 self._gathered()
 
@@ -207,9 +207,6 @@ class Decider:
         elif action is Action.ASK_AGAIN:
             self.controller.expire(now)
             self._gather()
-
-    def _waited(self, now: float) -> None:
-        self._gathered()
 
     def _gathered(self) -> None:
         if self._step(Input.GATHERED) is Action.ANSWER_ALL:
@@ -437,15 +434,12 @@ class Decider:
     def _planning(self, moves: int, apply: bool, then: Then) -> Iterator[int]:
         found: list[Move] = []
         controller = self.controller
-        questions = self._with_units(controller.clients()[:MAX_PLANNED])
+        asked = controller.clients()[:MAX_PLANNED]
+        questions = ((question, self.units(question)) for question in asked)
         now = self._host.now
         for _ in controller.plan(questions, self.knowledge, now, moves, found, apply=apply):
             yield PLAN_WORK
         then((200, {"moves": [move.as_dict() for move in found], "applied": apply}))
-
-    def _with_units(self, questions: list[Question]) -> Iterator[tuple[Question, list[Unit]]]:
-        for question in questions:
-            yield question, self.units(question)
 
 
 def read_plan(body: Any) -> tuple[int, bool]:

@@ -140,13 +140,6 @@ class PlacementService:
         `operation`: one of `placement_messages`; `body`: as JSON has it; `then`: takes the answer,
         now or within some seconds; `client`: whose questions are limited, "": no limit.
         """
-        self._ask(operation, body, then, client)
-
-    def _ask_about(self, operation: int, body: Any, then: Then) -> None:
-        """Have a question about a client of this broker answered that it has not asked itself."""
-        self._ask(operation, {**body, "at": self._host.config.id.hex()}, then, "")
-
-    def _ask(self, operation: int, body: Any, then: Then, client: str) -> None:
         self._report.count("placement_questions")
         if client and not self._limits.take(client, self._host.now):
             self._report.count("placement_refused")
@@ -169,6 +162,10 @@ class PlacementService:
             then(answer)
 
         self._questions.ask(root, encode_question(operation, body), answered)
+
+    def _ask_about(self, operation: int, body: Any, then: Then) -> None:
+        """Have a question about a client of this broker answered that it has not asked itself."""
+        self.ask(operation, {**body, "at": self._host.config.id.hex()}, then)
 
     # ---------------------------------------------------------------- by MQTT
 

@@ -141,7 +141,8 @@ class Redirector:
         )
         if state is State.KNOWN and not interest:
             return False
-        known = bool(interest) and not (said and self._was_here(newcomer, said, now))
+        # A client with these topics may have been sent away from the same host lately.
+        known = bool(interest) and not (said and self._hosts.get(_key(newcomer, said), 0.0) > now)
         if not self._let_in(client, Input.CONNECT_KNOWN if known else Input.CONNECT, said, now):
             return False
         self._ask_first(newcomer, interest, session, now)
@@ -159,10 +160,6 @@ class Redirector:
             text = f"client {shorten(connect.client_id)} at {conn.peer}: {error}; ignored"
             self._report.log("warning", text, cause="mqttree-topics", peer=conn.peer)
             return Interest()
-
-    def _was_here(self, newcomer: Newcomer, said: Interest, now: float) -> bool:
-        """Return whether a client with these topics was sent away from the same host lately."""
-        return self._hosts.get(_key(newcomer, said), 0.0) > now
 
     def _let_in(self, client: str, given: Input, said: Interest, now: float) -> bool:
         """Take the CONNECT of a client; return whether it waits."""
@@ -310,7 +307,7 @@ class Redirector:
         to look whether it is still right that it goes."""
         now = self._host.now
         until = until or now + ACKNOWLEDGED
-        if now >= until or has_acknowledged(owner.session):
+        if now >= until or not owner.session.inflight:
             return False
 
         def look(at: float) -> None:
@@ -406,11 +403,6 @@ def loses_nothing(session: Session) -> bool:
     if will is not None:
         delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
     return min(session.expiry, delay) >= OUTLIVES_S
-
-
-def has_acknowledged(session: Session) -> bool:
-    """Return whether the client of a `session` has acknowledged all that it was sent."""
-    return not session.inflight
 
 
 def address_in(answer: Answer) -> str:
