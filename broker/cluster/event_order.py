@@ -59,7 +59,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
         EntriesSent: (parts.barrier.entries_sent,),
         LinkBehind: (
             # A replay goes on when the link has drained: until then nothing is queued for it.
-            parts.resync.link_behind,
+            parts.resync.link_left,
             parts.forwarder.link_left,
             # Messages take paths around it.
             parts.strategy.on_link_closed,
@@ -75,7 +75,7 @@ def link_event_order(parts: ClusterParts) -> EventOrder:
             # and the log is kept for the neighbour, before anything can drop it.
             parts.acks.link_down,
             # The replay over it and sending on it stop,
-            parts.resync.link_down,
+            parts.resync.link_left,
             parts.forwarder.link_left,
             # the feeds that had it as their source lose it,
             parts.gap_recovery.link_down,

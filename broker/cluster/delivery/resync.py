@@ -361,12 +361,8 @@ class Resync:
 
     # ---------------------------------------------------------------- links
 
-    def link_down(self, event: LinkDown) -> None:
-        """Stop the replay over a link that is gone."""
-        self._leave(event.link)
-
-    def link_behind(self, event: LinkBehind) -> None:
-        """Stop the replay over a link until its queue has drained."""
+    def link_left(self, event: LinkDown | LinkBehind) -> None:
+        """Stop the replay over a link that is gone, or until its queue has drained."""
         self._leave(event.link)
 
     def link_drained(self, event: LinkDrained) -> None:
