@@ -334,11 +334,6 @@ class GapRecovery:
             if not self._orphans.reachable(feed):
                 self.want(key, missing, self.node.now)
 
-    def doubt(self) -> None:
-        """Ask all origins: not all brokers know which filters are wanted here, so none is trusted
-        to have sent everything."""
-        self.distrust(())
-
     def distrust(self, known: Collection[bytes]) -> None:
         """Ask all origins but the brokers in `known`: the others do not know all filters that are
         wanted here, and may have answered earlier questions without them."""

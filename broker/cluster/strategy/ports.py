@@ -42,9 +42,6 @@ class Recovery(Protocol):
     def unsettled(self) -> bool:
         """Whether messages may be missing here that are about to arrive."""
 
-    def doubt(self) -> None:
-        """Ask all origins: no broker is trusted to have sent everything that is wanted here."""
-
     def distrust(self, known: Collection[bytes]) -> None:
         """Ask all origins but the brokers in `known`."""
 

@@ -299,7 +299,7 @@ class SubscriptionBarrier:
             # A broker that does not know the filter may pass on messages for other subscribers
             # here, and say that these are all. Answers to new questions only pass through brokers
             # that know it.
-            self._delivery.gap_recovery.doubt()
+            self._delivery.gap_recovery.distrust(())
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
