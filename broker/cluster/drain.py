@@ -220,7 +220,7 @@ class Drain:
         node.log("info", f"draining: {plan}; this broker stops in {within:g} s at most")
         self._cluster.directory.post(DRAINING, b"1")
         node.timers.schedule(now, self._step)
-        node.timers.schedule(self.until, self._late)
+        node.timers.schedule(self.until, lambda now: self.hurry(now, "time is up"))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what /api/v1/federation says of it."""
@@ -413,9 +413,6 @@ class Drain:
             self._cluster.forwarder.leave(link)
 
     # ---------------------------------------------------------------- the end
-
-    def _late(self, now: float) -> None:
-        self.hurry(now, "time is up")
 
     def hurry(self, now: float, why: str) -> None:
         """End the drain in whatever state it is."""
