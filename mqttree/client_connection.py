@@ -399,7 +399,7 @@ class Connection:
         connection `before`."""
         under_way = list(before._topics.get(topic, ()))
         if under_way:
-            task = self._behind[topic] = self._loop.create_task(_all(under_way))
+            task = self._behind[topic] = self._loop.create_task(asyncio.wait(under_way))
             task.add_done_callback(lambda _: self._behind.pop(topic, None))
 
     async def close(self) -> None:
@@ -414,7 +414,3 @@ def _reference(reason: Any, properties: Any) -> str:
     if reason.value not in ELSEWHERE:
         return ""
     return str(getattr(properties, "ServerReference", ""))
-
-
-async def _all(futures: list[asyncio.Future[None]]) -> None:
-    await asyncio.wait(futures)

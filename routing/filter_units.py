@@ -49,7 +49,7 @@ def filter_units(filters: Sequence[str]) -> tuple[list[list[str]], int]:
             if looks > MAX_LOOKS:
                 return [list(filters)], looks
             if other is not None:
-                _join(parents, name, other)
+                parents[_root(parents, name)] = _root(parents, other)
     units: dict[str, list[str]] = {}
     for name in filters:
         units.setdefault(_root(parents, name), []).append(name)
@@ -93,7 +93,3 @@ def _root(parents: dict[str, str], name: str) -> str:
     while parents[name] != name:
         parents[name] = name = parents[parents[name]]
     return name
-
-
-def _join(parents: dict[str, str], one: str, other: str) -> None:
-    parents[_root(parents, one)] = _root(parents, other)

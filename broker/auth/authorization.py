@@ -216,15 +216,11 @@ def candidates(groups: tuple[Group, ...], action: int, topic: str) -> list[Rule]
     """Return the rules of `groups` for `action` that match `topic` for some client, in the order of
     the file, up to the first that matches for every client."""
     found = [rule for group in groups for rule in group.trie.match(topic) if rule.actions & action]
-    found.sort(key=_order)
+    found.sort(key=lambda rule: rule.order)
     for index, rule in enumerate(found):
         if not rule.named:
             return found[: index + 1]
     return found
-
-
-def _order(rule: Rule) -> int:
-    return rule.order
 
 
 class Restricted(Protocol):

@@ -443,13 +443,9 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(
             f"expected a text, not {kind_of(value)}"
-            + ("; put it in quotes" if _plain(value) else "")
+            + ("; put it in quotes" if isinstance(value, int | float) else "")
         )
     return value
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, int | float)
 
 
 def _choice(*choices: str) -> Callable[[object], str]:

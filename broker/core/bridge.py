@@ -137,7 +137,7 @@ class Bridges:
         for other in self._clients.values():
             if other is not client and other.probe_topic == topic and _connected(other):
                 other.probe_topic = b""
-                younger = max(client, other, key=_began)
+                younger = max(client, other, key=lambda each: each.session.stamp)
                 self._close(younger, other if younger is client else client)
                 return younger is client
         return False
@@ -164,7 +164,3 @@ class Bridges:
 
 def _connected(client: BridgePackets) -> bool:
     return client.session.conn is client.conn
-
-
-def _began(client: BridgePackets) -> int:
-    return client.session.stamp

@@ -157,9 +157,6 @@ class Marks:
         """Return the mark of a message under `topic` that has left no other federation."""
         return self._alone + b"%08x" % crc32(topic)
 
-    def _entry(self, topic: bytes) -> str:
-        return f"{self._id}{crc32(topic):08x}"
-
     def _outwards_one_by_one(self, packets: bytes) -> bytes:
         """Do what `outwards` does, where some packets may have a mark."""
         parts = []
@@ -186,7 +183,7 @@ class Marks:
         elif len(entries) >= FEDERATIONS:
             self.far += 1
         else:
-            entries.append(self._entry(topic))
+            entries.append(f"{self._id}{crc32(topic):08x}")
             pairs = [pair for pair in pairs if pair[0] != NAME]
             found.properties = properties | {
                 Property.USER_PROPERTY: [*pairs, (NAME, ",".join(entries))]
