@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mqttree.broker.base.counters import Counters
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_index import place_of
@@ -29,7 +28,6 @@ class RetainedHere:
         """`node`: this broker; `session`: the client id of the leg's session."""
         self._node = node
         self._store: RetainedStore = node.retained
-        self._counters: Counters = node.counters
         self._name = session
         self._all = 0
         self._mine = 0
@@ -50,7 +48,7 @@ class RetainedHere:
     @property
     def dropped(self) -> int:
         """Return a number that rises when messages for the foreign broker may have been dropped."""
-        session, counters = self._session, self._counters
+        session, counters = self._session, self._node.counters
         if session is None:
             return self._mine
         if counters.dropped_slow_consumer != self._all:

@@ -185,7 +185,6 @@ class AbsentMembers:
 
     def __init__(self, node: MemberBroker, cluster: Cluster) -> None:
         self._node = node
-        self._counters = node.counters
         self._limits = node.limits
         self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
@@ -193,14 +192,9 @@ class AbsentMembers:
         """Other brokers that this one has met and not given up: those of them that cannot be
         reached after a restart are absent."""
         self._acks = cluster.acks
-        self._catchup = cluster.catchup
         self._clock = cluster.clock
-        self._database = cluster.database
         self._forwarder = cluster.forwarder
-        self._gap_recovery = cluster.gap_recovery
         self._log = cluster.replay_log
-        self._membership = cluster.membership
-        self._origins = cluster.origins
         self.tail = LogTail(node, self._clock, self._lost, self.away)
 
     def take_answers(self, answers: EffectAnswers) -> None:
@@ -222,7 +216,7 @@ class AbsentMembers:
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
-                self._origins.remember(key, self.tail.last(key), node.now)
+                self._cluster.origins.remember(key, self.tail.last(key), node.now)
 
     def expect(self, broker_ids: Iterable[bytes], since: float) -> None:
         """Restore the brokers that an earlier incarnation of this one knew. Those that were
@@ -251,12 +245,13 @@ class AbsentMembers:
         position = link.kept_from
         if position is None or link.peer is None or not (link.unsent or link.marks):
             return
-        for broker_id in dict.fromkeys((link.peer.id, *self._gap_recovery.brokers_behind(link))):
+        behind = self._cluster.gap_recovery.brokers_behind(link)
+        for broker_id in dict.fromkeys((link.peer.id, *behind)):
             absent = self.absent.get(broker_id)
             if (
                 absent is None
                 and len(self.absent) < MAX_ABSENT_BROKERS
-                and (listing := self._database.listings.get(broker_id)) is not None
+                and (listing := self._cluster.database.listings.get(broker_id)) is not None
             ):
                 keys = listing.entries
                 few = len(keys) <= MAX_FILTERS
@@ -435,7 +430,7 @@ class AbsentMembers:
     def tick(self, now: float) -> None:
         """Once a second: end the absence of brokers that are back and ask no more, or that have
         been away for too long. `now`: s."""
-        catchup = self._catchup
+        catchup = self._cluster.catchup
         for broker_id, absent in list(self.absent.items()):
             if absent.back is not None and catchup.busy(broker_id):
                 absent.asked_at = now
@@ -460,8 +455,8 @@ class AbsentMembers:
         if not self.absent:
             self._log.on_dropped.remove(self._dropped)
         if lost := absent.lost:
-            self._counters.replay_log_lost += lost
-            name = self._membership.name_of(broker_id) or broker_id.hex()
+            self._node.counters.replay_log_lost += lost
+            name = self._cluster.membership.name_of(broker_id) or broker_id.hex()
             kept = f"{self._limits.log_bytes >> 20} MiB, {self._limits.log_age_s:g} s"
             if self.tail.usable:
                 kept += f", and the log tail ({self._node.config.log_tail >> 20} MiB)"

@@ -81,7 +81,6 @@ class Journal:
         self._cluster = cluster
         self._absent_members = absent_members
         self._evaluated = cluster.evaluated
-        self._log = cluster.replay_log
         self._origins = cluster.origins
         self.frames = WriteAheadLog(
             node,
@@ -402,7 +401,7 @@ class Journal:
         if self._stream is not None:
             self._stream.record_standbys()
         yield 1
-        for number, entry in enumerate(chain.from_iterable(self._log.pieces())):
+        for number, entry in enumerate(chain.from_iterable(self._cluster.replay_log.pieces())):
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
                 self.entries.batch(entry, logged=True)
                 yield 1

@@ -62,7 +62,6 @@ class LinkAcks:
         link; `report`: counts and logs what happened; `timeout`: s, a link that takes nothing for
         twice as long is closed."""
         self._node = node
-        self._counters = node.counters
         self._limits = node.limits
         self._strategy = strategy
         self._report = report
@@ -257,7 +256,7 @@ class LinkAcks:
             for part in [entry] if entry.retain else wanted_parts(entry, wanted):
                 if part is entry or window is None or _lacks(window, part):
                     link.log_lost += part.count
-                    self._counters.replay_log_lost += part.count
+                    self._node.counters.replay_log_lost += part.count
 
     def tick(self, now: float) -> None:
         """Once a second: stop keeping the log for brokers that did not ask, close links without

@@ -45,7 +45,6 @@ class CompetingSessions:
         that have ended."""
         self._node = node
         self._counters, self._log_limit = node.counters, node.log_limit
-        self._predecessors = node.predecessors
         self._own = own_id
         self._clock = clock
         self._taken = taken
@@ -81,7 +80,7 @@ class CompetingSessions:
         if newer and same_user:
             session.successor = max(session.successor, entry.stamp)
         if newer and not read and session.conn is not None and same_user:
-            leave = self._predecessors.leave
+            leave = self._node.predecessors.leave
             leave(
                 client_id,
                 lambda now: self.compare(broker_id, client_id, entry, read=True),

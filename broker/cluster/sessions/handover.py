@@ -105,10 +105,7 @@ class Handover:
         `under_way`: what is still to come to it; `recently_elsewhere`: notes sessions that
         leave."""
         self._node = node
-        self._counters = node.counters
         self._predecessors = node.predecessors
-        self._turns = node.turns
-        self._limits = node.limits
         self._own = own_id
         self._directory = directory
         self._bus = bus
@@ -155,7 +152,7 @@ class Handover:
         """Do what the table says for an input."""
         found = TRANSITIONS.get((state, given))
         if found is None:
-            self._counters.session_takeovers_unexpected += 1
+            self._node.counters.session_takeovers_unexpected += 1
             return
         action, following = found
         export = self._exports.get(asked.client_id)
@@ -461,9 +458,9 @@ class Handover:
         self._drop(client_id)
         self._exports[client_id] = export
         node.timers.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
-        at_once = self._limits.session_written
+        at_once = self._node.limits.session_written
         work = encoding(state, subscriptions_of(session), now, at_once)
-        self._turns.go(
+        self._node.turns.go(
             self._encoded(client_id, export, work),
             lambda: self._exports.get(client_id) is not export,
         )

@@ -50,7 +50,6 @@ class SessionRestoration:
         ends one; `posted`: posts one that is put back; the modules that know what a session was
         offered: `subscription_starts`, `evaluated`, `history`."""
         self._node = node
-        self._dispatcher = node.dispatcher
         self._limits = node.limits
         self._starts = subscription_starts
         self._evaluated = evaluated
@@ -112,7 +111,8 @@ class SessionRestoration:
             yield steps
             stepped = True
         if stepped:
-            self._dispatcher.forget_routes()  # routes that were made meanwhile lack this session
+            # Routes that were made meanwhile lack this session.
+            self._node.dispatcher.forget_routes()
         self._evaluated.inherit(session, state)
         if left is not None and merged is not None:
             self._queues.absorb(session, left, merged, state.seen)

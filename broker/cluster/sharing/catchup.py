@@ -201,7 +201,6 @@ class Catchup:
         to groups; `above`: has what was kept for brokers that were away; `database`,
         `bus`, `forwarder`: the modules below that it uses."""
         self._node = node
-        self._counters = node.counters
         self._turns = node.turns
         self._database = database
         self._bus = bus
@@ -390,7 +389,7 @@ class Catchup:
         while self._size > MAX_KEPT_BYTES and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self._size -= oldest.size
-            self._counters.replay_log_reserve_full += oldest.count
+            self._node.counters.replay_log_reserve_full += oldest.count
 
     @property
     def keeps(self) -> int:

@@ -92,7 +92,6 @@ class GroupTable:
         """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
         self._dispatcher = node.dispatcher
-        self._turns = node.turns
         self._limits = node.limits
         self._directory = directory
         self._reporting = reporting
@@ -151,7 +150,7 @@ class GroupTable:
             return
         work = self._note_all(session, list(session.subscriptions))
         self._noting[session] = work
-        self._turns.go(work, lambda: self._noting.get(session) is not work)
+        self._node.turns.go(work, lambda: self._noting.get(session) is not work)
 
     def _note_all(self, session: Session, filters: list[str]) -> Iterator[int]:
         """Note a session in its groups, some at a time. Each is noted as the session is at that

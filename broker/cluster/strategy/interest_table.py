@@ -104,7 +104,6 @@ class InterestTable:
         again; `lost`: decides about the filters of a broker that the tree has lost."""
         self._node = node
         self._limits = node.limits
-        self._turns = node.turns
         self._directory = directory
         self._delivery = delivery
         self._lost = lost
@@ -436,7 +435,7 @@ class InterestTable:
         if topic[:1] == "$":
             # A broker that asks for everything wants these, too, though no client's `#` matches.
             found = [*found, *filters.match(ANY_OTHER)]
-        self._turns.work += filters.steps - before
+        self._node.turns.work += filters.steps - before
         return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:

@@ -119,8 +119,6 @@ class SubscriptionBarrier:
         those that are not up yet; `searching`: says whether discovery still looks for brokers at a
         time (s), None for a lone broker; `delivery`: what is above."""
         self._node = node
-        self._counters = node.counters
-        self._dispatcher = node.dispatcher
         self._turns = node.turns
         self._limits = node.limits
         self._own = own
@@ -263,7 +261,7 @@ class SubscriptionBarrier:
         strategy = self._strategy
         if strategy.posting:
             for topic_filter in filters:
-                if not self._dispatcher.wants(topic_filter):
+                if not self._node.dispatcher.wants(topic_filter):
                     strategy.filter_changed(topic_filter, wanted=False)
 
     def _arm(self, now: float) -> None:
@@ -301,7 +299,7 @@ class SubscriptionBarrier:
             # that know it.
             self._delivery.gap_recovery.distrust(())
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
-                self._counters.subscriptions_unconfirmed += 1
+                self._node.counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
                 if self._turns.work >= self._limits.turn_work:
                     break  # the others are due at once
