@@ -156,16 +156,3 @@ class LostBrokers(Protocol):
 
     def filter_posted(self) -> None:
         """Note that a filter has been posted here: brokers that are lost do not hear of it."""
-
-
-class FiltersOfOthers(Protocol):
-    """The filters of other brokers."""
-
-    def brokers_wanting(self, topic: str) -> tuple[bytes, ...]:
-        """Return the ids of the brokers with a matching filter."""
-
-    def paths_changed(self) -> None:
-        """Note that messages may take other links."""
-
-    def forget(self, broker_id: bytes) -> None:
-        """Forget the filters that were kept of a broker that the tree has lost."""

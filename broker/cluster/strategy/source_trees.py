@@ -29,6 +29,7 @@ from mqttree.broker.cluster.events import OriginLost, RouteChanged
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.astray_brokers import AstrayBrokers
+from mqttree.broker.cluster.strategy.interest_table import InterestTable
 from mqttree.broker.cluster.strategy.new_filters import NewFilters
 from mqttree.broker.cluster.strategy.path_change import (
     BREAK,
@@ -37,7 +38,7 @@ from mqttree.broker.cluster.strategy.path_change import (
     tell_changed_over,
 )
 from mqttree.broker.cluster.strategy.path_costs import RELAY, PathCosts, PathCostSettings
-from mqttree.broker.cluster.strategy.ports import Delivery, FiltersOfOthers, LinkedBroker
+from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 from mqttree.routing.shortest_paths import Graph, Tree
 
 CALM = 16
@@ -75,7 +76,7 @@ class NextHops:
 class SourceTrees:
     """The trees of all origins, as one broker sees them."""
 
-    others: FiltersOfOthers
+    others: InterestTable
     """The filters of the other brokers; set before any path is computed."""
 
     def __init__(
