@@ -38,9 +38,9 @@ from mqttree.broker.persistence.tail_segment import (
 from mqttree.broker.wire.errors import WireError
 
 if TYPE_CHECKING:
+    from mqttree.broker.base.hybrid_clock import HybridClock
     from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.persistence.ports import Clock
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 """bytes of one file of it, about; an eighth of the tail at most."""
@@ -106,7 +106,7 @@ class LogTail:
     def __init__(
         self,
         node: MemberBroker,
-        clock: Clock,
+        clock: HybridClock,
         lost: Lost,
         away: Callable[[], Iterable[Away]],
     ) -> None:

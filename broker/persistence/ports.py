@@ -29,10 +29,3 @@ class JournalBroker(MemberBroker, Protocol):
 
     def record_without_disk(self, now: float) -> None:
         """Have a standby get what a journal would have, from `now` (s) on."""
-
-
-class Clock(Protocol):
-    """Tells the time of day, as records must mean the same after a restart."""
-
-    def physical(self, now: float) -> int:
-        """Return the time of day (ms since the epoch) at `now` (s, monotonic)."""

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from mqttree.broker.base.hybrid_clock import HybridClock
 from mqttree.broker.cluster.sessions.records import Kind, encode_record, encode_snapshot_end
 from mqttree.broker.core.client import CONNACK, Client
 from mqttree.broker.core.connection import Connection
@@ -28,7 +29,7 @@ from mqttree.broker.core.effects import AppendFrame, BeginSegment, DiscardSegmen
 from mqttree.broker.persistence.frames import encode_frame, encode_frames
 from mqttree.broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
 from mqttree.broker.persistence.output_gate import OutputGate
-from mqttree.broker.persistence.ports import Clock, JournalBroker
+from mqttree.broker.persistence.ports import JournalBroker
 from mqttree.broker.persistence.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class WriteAheadLog:
     def __init__(
         self,
         host: JournalBroker,
-        clock: Clock,
+        clock: HybridClock,
         *,
         sync: bool,
         disk: bool,
