@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mqttree.bench.load import packets
@@ -18,6 +19,7 @@ from mqttree.bench.studies import growth
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.node import Node
+    from mqttree.broker.wire import Packet
 
 _TURNS = 5
 _PAYLOAD = b"x" * 64
@@ -74,7 +76,10 @@ def _publish(
 
 def _wire() -> Iterator[Case]:
     """Decode a chunk of packets, encode one."""
-    from mqttree.broker.wire import Decoder, Publish, encode_packet
+    from mqttree.broker.wire import PacketReader, Publish, decode_packet, encode_packet
+
+    def decode(chunk: bytes, version: int) -> list[Packet]:
+        return [decode_packet(*raw, version) for raw in PacketReader().feed(chunk)]
 
     for title, version, qos, properties in (
         ("PUBLISH QoS 0, 3.1.1", 4, 0, 0),
@@ -83,15 +88,13 @@ def _wire() -> Iterator[Case]:
         ("PUBLISH QoS 0, MQTT 5, 4 user properties", 5, 0, 4),
     ):
         chunk = _publish("load/00001", qos, version, properties) * 500
-        decoder = Decoder(version)
         yield (
             f"decode {title}",
             500,
-            lambda decoder=decoder, chunk=chunk: decoder.receive(chunk),  # type: ignore[misc]
+            partial(decode, chunk, version),
         )
     acks = b"\x40\x02\x00\x01" * 500
-    decoder = Decoder(4)
-    yield "decode PUBACK, 3.1.1", 500, lambda: decoder.receive(acks)
+    yield "decode PUBACK, 3.1.1", 500, lambda: decode(acks, 4)
     packet = Publish("load/00001", _PAYLOAD, 1, False, False, 1, None)
     yield "encode PUBLISH QoS 1, 3.1.1", 1, lambda: encode_packet(packet, 4)
     yield "encode PUBLISH QoS 1, MQTT 5", 1, lambda: encode_packet(packet, 5)

@@ -1,7 +1,7 @@
 """MQTT 3.1, 3.1.1 and 5 packets to bytes and back: pure, strict, of use on its own.
 
 ``decode_packet`` and ``encode_packet`` work on whole packets, ``PacketReader`` cuts a stream into
-them, ``Decoder`` does both. Everything that is wrong with received bytes is a ``WireError`` with
+them. Everything that is wrong with received bytes is a ``WireError`` with
 the Reason Code to answer.
 
 * `reader` cuts a stream into packets, `decode` and `encode` turn them into objects and back,
@@ -53,7 +53,7 @@ from mqttree.broker.wire.properties import (
     decode_properties,
     encode_properties,
 )
-from mqttree.broker.wire.reader import Decoder, PacketReader
+from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.strings import check_topic_filter, check_topic_name
 from mqttree.broker.wire.varint import encode_varint
 
@@ -65,7 +65,6 @@ __all__ = [
     "Auth",
     "Connack",
     "Connect",
-    "Decoder",
     "Disconnect",
     "MalformedPacket",
     "Packet",

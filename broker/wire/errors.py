@@ -12,8 +12,7 @@ class WireError(Exception):
 
     ``reason`` is the Reason Code to answer with (in MQTT 5; older versions just close), ``message``
     one clear line. ``packets`` holds what had been read completely from the same chunk before the
-    fault (filled in by
-    ``PacketReader.feed`` and ``Decoder.receive``), so that good packets are never lost with a bad
+    fault (filled in by ``PacketReader.feed``), so that good packets are never lost with a bad
     one behind them.
     """
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 from mqttree.broker.wire import (
     Connect,
-    Decoder,
     Puback,
     Publish,
     Subscribe,
@@ -22,6 +21,7 @@ from mqttree.broker.wire import (
     encode_packet,
 )
 from tests.kit.brokers import Broker
+from tests.kit.decoder import Decoder
 
 COUNT = 12
 PAUSE = 0.3

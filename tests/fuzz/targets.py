@@ -23,7 +23,7 @@ from mqttree.broker.io.api.routes import RequestError, Route
 from mqttree.broker.io.http_request import parse_request
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
-from mqttree.broker.wire import Connect, Decoder, Packet, WireError, encode_packet
+from mqttree.broker.wire import Connect, Packet, WireError, encode_packet
 from mqttree.broker.wire.publish_header import packet_size
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.discovery import announcement
@@ -31,6 +31,7 @@ from mqttree.discovery.announcement import AnnouncementError
 from tests.fuzz.link import link
 from tests.fuzz.node import node
 from tests.fuzz.tape import Tape, Target, check
+from tests.kit.decoder import Decoder
 
 # ------------------------------------------------------------------ decoder
 

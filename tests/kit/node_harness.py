@@ -17,7 +17,6 @@ from mqttree.broker.node import Node
 from mqttree.broker.wire import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -34,6 +33,7 @@ from mqttree.broker.wire import (
     encode_packet,
 )
 from mqttree.broker.wire.varint import read_length
+from tests.kit.decoder import Decoder
 
 P = TypeVar("P")
 

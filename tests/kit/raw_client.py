@@ -11,7 +11,6 @@ from typing import Any
 from mqttree.broker.wire import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Suback,
@@ -19,6 +18,7 @@ from mqttree.broker.wire import (
     SubscriptionRequest,
     encode_packet,
 )
+from tests.kit.decoder import Decoder
 from tests.kit.waiting import PATIENCE
 
 

@@ -17,7 +17,6 @@ from mqttree.broker.wire import (
     V5,
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -28,6 +27,7 @@ from mqttree.broker.wire import (
     Subscribe,
     encode_packet,
 )
+from tests.kit.decoder import Decoder
 
 LIMITS: dict[int, Any] = {
     Property.RECEIVE_MAXIMUM: 2,

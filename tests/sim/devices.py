@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from mqttree.broker.wire import (
     Connack,
     Connect,
-    Decoder,
     Properties,
     Property,
     Publish,
@@ -25,6 +24,7 @@ from mqttree.broker.wire import (
     Will,
     encode_packet,
 )
+from tests.kit.decoder import Decoder
 from tests.sim.disk import Disk
 from tests.sim.schedule import Result, quiet
 from tests.sim.world import End, Host, World

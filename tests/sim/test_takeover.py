@@ -17,7 +17,6 @@ from mqttree.broker.node import Node
 from mqttree.broker.wire import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     Property,
@@ -32,6 +31,7 @@ from mqttree.broker.wire import (
     Will,
     encode_packet,
 )
+from tests.kit.decoder import Decoder
 from tests.sim.checkers import session_faults
 from tests.sim.schedule import faults_of
 from tests.sim.world import End, Host, World

@@ -250,7 +250,7 @@ def test_a_client_resolves_every_alias_to_the_topic(
 class FakeClientDecoder:
     @staticmethod
     def decode(data: bytes) -> Publish:
-        from mqttree.broker.wire import Decoder
+        from tests.kit.decoder import Decoder
 
         (packet,) = Decoder(5).receive(data)
         assert isinstance(packet, Publish)

@@ -16,7 +16,6 @@ from mqttree.broker.wire import (
     Auth,
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Packet,
     PacketType,
@@ -41,6 +40,7 @@ from mqttree.broker.wire import (
     encode_properties,
 )
 from mqttree.broker.wire.properties import TABLE, Kind
+from tests.kit.decoder import Decoder
 from tests.kit.effort import examples
 from tests.unit.wire.wire_vectors import GOLDEN
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from mqttree.broker.wire import (
     V5,
     Connect,
-    Decoder,
     MalformedPacket,
     PacketReader,
     Pingreq,
@@ -19,6 +18,7 @@ from mqttree.broker.wire import (
     encode_packet,
     encode_varint,
 )
+from tests.kit.decoder import Decoder
 from tests.kit.effort import examples
 
 BODIES = st.lists(

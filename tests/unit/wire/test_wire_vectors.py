@@ -8,7 +8,6 @@ from mqttree.broker.wire import (
     V311,
     Auth,
     Connack,
-    Decoder,
     Disconnect,
     MalformedPacket,
     Packet,
@@ -30,6 +29,7 @@ from mqttree.broker.wire import (
     return_code,
 )
 from mqttree.broker.wire.properties import TABLE
+from tests.kit.decoder import Decoder
 from tests.unit.wire.wire_vectors import BAD, GOLDEN, LENIENT
 
 
