@@ -25,7 +25,7 @@ from mqttree.bench.lab.loopback import Broker, LoopbackError, federation, root_o
 from mqttree.bench.lab.priority import woken_in_time
 from mqttree.bench.load.cpu import cores, on_cores
 from mqttree.bench.workloads.workload import popular_topics
-from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Connect, Publish
 
 KNOWN_WAIT = 60.0

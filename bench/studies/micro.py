@@ -19,7 +19,7 @@ from mqttree.bench.studies import growth
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.node import Node
-    from mqttree.broker.wire import Packet
+    from mqttree.broker.wire.packets import Packet
 
 _TURNS = 5
 _PAYLOAD = b"x" * 64
@@ -76,7 +76,10 @@ def _publish(
 
 def _wire() -> Iterator[Case]:
     """Decode a chunk of packets, encode one."""
-    from mqttree.broker.wire import PacketReader, Publish, decode_packet, encode_packet
+    from mqttree.broker.wire.decode import decode_packet
+    from mqttree.broker.wire.encode import encode_packet
+    from mqttree.broker.wire.packets import Publish
+    from mqttree.broker.wire.reader import PacketReader
 
     def decode(chunk: bytes, version: int) -> list[Packet]:
         return [decode_packet(*raw, version) for raw in PacketReader().feed(chunk)]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Arrival, Connection
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.session import Session, SharedGroup
-    from mqttree.broker.wire import Connect, Subscribe
+    from mqttree.broker.wire.packets import Connect, Subscribe
 
 
 class ConnectingClient(Protocol):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mqttree.broker.core.route import Route
     from mqttree.broker.core.session import Session, SharedGroup, SharedOutgoing
     from mqttree.broker.core.start_point import SubscriptionStart
-    from mqttree.broker.wire import Connect
     from mqttree.broker.wire.constants import ReasonCode
+    from mqttree.broker.wire.packets import Connect
     from mqttree.broker.wire.properties import Properties
     from mqttree.routing.group_selection import Pool
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.start_point import SubscriptionStart
-    from mqttree.broker.wire import Will
+    from mqttree.broker.wire.packets import Will
 
 NEVER: Final = float("inf")
 

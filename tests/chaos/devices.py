@@ -11,14 +11,14 @@ import threading
 import time
 from contextlib import suppress
 
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connect,
     Puback,
     Publish,
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
 from tests.kit.brokers import Broker
 from tests.kit.decoder import Decoder

@@ -21,7 +21,8 @@ from mqttree.broker.cluster.link.message_batch import encode_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Stamp, encode_halves
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.discovery.gossip import encode_members
 from mqttree.stp import bpdu as bpdus

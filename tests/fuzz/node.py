@@ -20,18 +20,21 @@ from mqttree.broker.core.message import size_of
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import Limits
 from mqttree.broker.node import Node
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
+    Auth,
+    Connack,
     Connect,
+    Disconnect,
+    Packet,
     Publish,
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
     Will,
-    encode_packet,
 )
-from mqttree.broker.wire.constants import MAX_PACKET_SIZE
-from mqttree.broker.wire.decode import decode_packet
-from mqttree.broker.wire.packets import Auth, Connack, Disconnect, Packet
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.routing.topic_filter import split_shared

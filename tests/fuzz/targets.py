@@ -23,7 +23,9 @@ from mqttree.broker.io.api.routes import RequestError, Route
 from mqttree.broker.io.http_request import parse_request
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
-from mqttree.broker.wire import Connect, Packet, WireError, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Connect, Packet
 from mqttree.broker.wire.publish_header import packet_size
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.discovery import announcement

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from mqttree.broker.wire import V5, Connect, Packet, PacketReader, WireError, decode_packet
-from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, V5
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import Connect, Packet
+from mqttree.broker.wire.reader import PacketReader
 
 
 class Decoder:

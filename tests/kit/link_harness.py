@@ -25,8 +25,9 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.core.message import Message, Stamp, encode_halves
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
-from mqttree.broker.wire import Connack, Connect, Publish, encode_packet
 from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Connect, Publish
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint, read_length

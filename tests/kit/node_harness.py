@@ -14,15 +14,14 @@ from mqttree.broker.core.effects import Effect, Hooks
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
     Packet,
     Pingreq,
     Pingresp,
-    Properties,
-    Property,
     Publish,
     Suback,
     Subscribe,
@@ -30,8 +29,8 @@ from mqttree.broker.wire import (
     Unsuback,
     Unsubscribe,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Properties, Property
 from mqttree.broker.wire.varint import read_length
 from tests.kit.decoder import Decoder
 

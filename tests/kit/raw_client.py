@@ -8,7 +8,8 @@ import contextlib
 import socket
 from typing import Any
 
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -16,7 +17,6 @@ from mqttree.broker.wire import (
     Suback,
     Subscribe,
     SubscriptionRequest,
-    encode_packet,
 )
 from tests.kit.decoder import Decoder
 from tests.kit.waiting import PATIENCE

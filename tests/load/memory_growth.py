@@ -17,13 +17,8 @@ from urllib.request import urlopen
 
 import psutil
 
-from mqttree.broker.wire import (
-    Connect,
-    Publish,
-    Subscribe,
-    SubscriptionRequest,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connect, Publish, Subscribe, SubscriptionRequest
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.waiting import PATIENCE, until
 

@@ -11,14 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mqttree.broker.wire import (
-    Connect,
-    Property,
-    Publish,
-    Subscribe,
-    SubscriptionRequest,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connect, Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker
 from tests.kit.waiting import PATIENCE, until
 from tests.load.memory_growth import SCENARIOS, measure

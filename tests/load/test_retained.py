@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import until

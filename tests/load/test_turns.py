@@ -38,15 +38,9 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, digest
 from mqttree.broker.core.session_owner import Entry as Posted
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
-    Property,
-    Publish,
-    Subscribe,
-    SubscriptionRequest,
-    Will,
-    encode_packet,
-)
-from mqttree.broker.wire.properties import MAX_REPEATED
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest, Will
+from mqttree.broker.wire.properties import MAX_REPEATED, Property
 from mqttree.routing.group_selection import encode_standing, group_id_of, group_key
 from mqttree.routing.link_state import ASK_LISTINGS
 from mqttree.routing.listing import NEIGHBOUR, UP

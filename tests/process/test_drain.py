@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttree.broker.wire import Disconnect
+from mqttree.broker.wire.packets import Disconnect
 from mqttree.broker.wire.properties import Property
 from tests.kit.api import ask
 from tests.kit.brokers import Broker, Cluster

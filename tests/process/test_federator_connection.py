@@ -13,20 +13,20 @@ import pytest
 
 from mqttree.bench.federator.client_connection import MAX_WAITING, ClientConnection, ClientOptions
 from mqttree.broker.config.broker_url import read_url
-from mqttree.broker.wire import (
-    V5,
+from mqttree.broker.wire.constants import V5
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
     Packet,
     Pingreq,
-    Property,
     Puback,
     Publish,
     Suback,
     Subscribe,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.decoder import Decoder
 
 LIMITS: dict[int, Any] = {

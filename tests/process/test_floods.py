@@ -12,10 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mqttree.broker.wire import (
-    Puback,
-    Publish,
-)
+from mqttree.broker.wire.packets import Puback, Publish
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import until

@@ -24,7 +24,7 @@ from mqttree.bench.lab.namespaces import unsupported
 from mqttree.bench.lab.ports import free_ports
 from mqttree.bench.lab.topology import Topology, Wire
 from mqttree.bench.studies import capacity
-from mqttree.broker.wire import Pingreq, Publish
+from mqttree.broker.wire.packets import Pingreq, Publish
 from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from mqttree.broker.base.log_format import JsonLines, OneLine
-from mqttree.broker.wire import Disconnect, Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect, Publish
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients
 from tests.kit.raw_client import RawClient

@@ -21,8 +21,7 @@ from websockets.uri import parse_uri
 
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
-from mqttree.broker.wire import Connack, Connect, Disconnect, Packet, Publish
-from mqttree.broker.wire.packets import Will
+from mqttree.broker.wire.packets import Connack, Connect, Disconnect, Packet, Publish, Will
 from tests.kit.brokers import Cluster
 from tests.kit.clients import Client, clients
 from tests.kit.raw_client import RawClient

@@ -30,19 +30,19 @@ from mqttree.broker.compat import broker as broker_server
 from mqttree.broker.compat.broker import Broker
 from mqttree.broker.config.options import FederationSettings
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
-    Property,
     Puback,
     Publish,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.raw_client import RawStreams
 from tests.kit.waiting import PATIENCE, eventually
 from tests.process.certificates import self_signed

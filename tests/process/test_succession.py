@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttree.broker.wire import Connack, Connect, Pubcomp, Publish, Pubrec, Pubrel, Will
+from mqttree.broker.wire.packets import Connack, Connect, Pubcomp, Publish, Pubrec, Pubrel, Will
 from mqttree.broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import clients

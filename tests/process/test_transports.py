@@ -33,12 +33,8 @@ from mqttree.broker.config.options import FederationSettings, TlsSettings
 from mqttree.broker.config.yaml_file import ConfigError, ConfigFile
 from mqttree.broker.io.proxy_protocol import SIGNATURE
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
-    Connack,
-    Pingreq,
-    Pingresp,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Pingreq, Pingresp
 from tests.kit.node_harness import connect_packet
 from tests.kit.raw_client import RawStreams
 from tests.kit.waiting import PATIENCE, eventually

@@ -15,7 +15,8 @@ import pytest
 
 from mqttree.bench.lab.ports import free_ports
 from mqttree.broker.auth.users_file import entries
-from mqttree.broker.wire import Connack, Connect, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Connect
 from tests.kit.brokers import Broker, Cluster, secret_file
 from tests.kit.clients import Make
 from tests.kit.command import mqttree

@@ -13,17 +13,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
-    Properties,
-    Property,
     Publish,
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Properties, Property
 from tests.kit.decoder import Decoder
 from tests.sim.disk import Disk
 from tests.sim.schedule import Result, quiet

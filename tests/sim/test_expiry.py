@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.wire import Property, Publish
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import Property
 from tests.sim.schedule import Result, Schedule
 from tests.sim.test_takeover import Row
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mqttree.broker.core.publisher import Publisher
-from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.sim.checkers import tree_faults
 from tests.sim.schedule import Schedule, faults_of, quiet, run_seed
 from tests.sim.test_takeover import Row

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqttree.broker.wire import Property, Publish, Will
+from mqttree.broker.wire.packets import Publish, Will
+from mqttree.broker.wire.properties import Property
 from tests.sim.test_merge import away, settle
 from tests.sim.test_position import Feed
 from tests.sim.test_takeover import Row

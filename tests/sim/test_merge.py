@@ -7,7 +7,7 @@ import pytest
 
 from mqttree.broker.cluster.directory.link_state_directory import CLIENT
 from mqttree.broker.node import Node
-from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
 from tests.sim.test_position import Feed
 from tests.sim.test_takeover import Client, Row

@@ -14,7 +14,8 @@ from mqttree.broker.cluster.placement.decider import PERIOD_S, TOPIC_WORK, WORK,
 from mqttree.broker.cluster.placement.placement_messages import FORGET, PLACE, PLAN, STATUS, TOLD
 from mqttree.broker.cluster.placement.topic_knowledge import FRESH_S, MAX_LATE, MIN_KEPT
 from mqttree.broker.core.traffic_meter import PERIOD as READING
-from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.broker.wire.packets import Puback, Publish
+from mqttree.broker.wire.properties import Property
 from tests.sim.test_takeover import Client, Row
 
 ANSWERS = "answers/of/mine"

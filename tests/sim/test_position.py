@@ -11,7 +11,7 @@ from mqttree.broker.cluster.delivery.pull_messages import ENTRIES, ENTRIES_PIECE
 from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
 from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.wire import Publish
+from mqttree.broker.wire.packets import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed
 from tests.sim.test_takeover import Client, Row

@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from mqttree.broker.wire import Connack, Disconnect, Packet, Property
-from mqttree.broker.wire.properties import Properties
+from mqttree.broker.wire.packets import Connack, Disconnect, Packet
+from mqttree.broker.wire.properties import Properties, Property
 from tests.sim.clients import SimClient
 from tests.sim.test_sessions import Roaming, show
 

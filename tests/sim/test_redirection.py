@@ -12,7 +12,8 @@ from mqttree.broker.cluster.drain import Drain, DrainOptions
 from mqttree.broker.cluster.placement.placement_messages import REDIRECT, encode_redirect
 from mqttree.broker.cluster.placement.redirect_states import State
 from mqttree.broker.limits import DEFAULTS
-from mqttree.broker.wire import Connack, Disconnect, Property, Puback, Publish, Will
+from mqttree.broker.wire.packets import Connack, Disconnect, Puback, Publish, Will
+from mqttree.broker.wire.properties import Property
 from tests.sim.test_placement import flow, place
 from tests.sim.test_takeover import Client, Row
 

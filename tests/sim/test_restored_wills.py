@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.wire import Disconnect, Property, Publish, Will
+from mqttree.broker.wire.packets import Disconnect, Publish, Will
+from mqttree.broker.wire.properties import Property
 from tests.sim.disk import Disk
 from tests.sim.test_takeover import Client, Row
 

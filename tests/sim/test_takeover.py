@@ -14,12 +14,12 @@ from mqttree.broker.cluster.sessions.takeover import REPAIR_S
 from mqttree.broker.cluster.strategy.subscription_barrier import LOST
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Connect,
     Disconnect,
     Packet,
-    Property,
     Puback,
     Pubcomp,
     Publish,
@@ -29,8 +29,8 @@ from mqttree.broker.wire import (
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.decoder import Decoder
 from tests.sim.checkers import session_faults
 from tests.sim.schedule import faults_of

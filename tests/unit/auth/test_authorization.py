@@ -22,7 +22,7 @@ from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.core.memory_limit import client_memory
 from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Connack, Puback, Publish, Pubrec, Will
+from mqttree.broker.wire.packets import Connack, Puback, Publish, Pubrec, Will
 from mqttree.routing.topic_filter import covers, matches
 from tests.kit.effort import examples
 from tests.kit.node_harness import FakeClient, World, connect_packet

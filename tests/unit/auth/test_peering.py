@@ -16,8 +16,9 @@ from mqttree.broker.config.options import FederationSettings, TlsSettings
 from mqttree.broker.config.yaml_file import ConfigError
 from mqttree.broker.core.effects import Dial
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, encode_packet
 from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack
 from tests.kit.link_harness import Neighbour, bridge, lone
 from tests.kit.node_harness import World
 from tests.unit.config.test_options import refusal, told

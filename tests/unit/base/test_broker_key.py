@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from mqttree.broker.base.broker_key import BrokerKey, id_of, make_key, signed
 from mqttree.broker.cluster.link.handshake import IDENTITY
-from mqttree.broker.wire import Connack, Connect, encode_packet
 from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import MalformedPacket
-from mqttree.broker.wire.packets import Auth
+from mqttree.broker.wire.packets import Auth, Connack, Connect
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from tests.kit.effort import examples

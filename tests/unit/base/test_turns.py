@@ -14,19 +14,19 @@ from mqttree.broker.core.retained_feed import SEARCH_STEPS_PER_TURN
 from mqttree.broker.core.subscribe import MAX_WILDCARD_FORMS, PIECES
 from mqttree.broker.core.wildcard_forms import form_of
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
+from mqttree.broker.wire.decode import FILTERS
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Pingreq,
     Pingresp,
-    Property,
     Publish,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    encode_packet,
 )
-from mqttree.broker.wire.decode import FILTERS
+from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.routing.topic_filter import matches
 from tests.kit.link_harness import FAR, Neighbour, batch_entry, let_through, lone, message

@@ -19,8 +19,8 @@ from mqttree.broker.cluster.sharing.group_table import NOTE_WORK
 from mqttree.broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from mqttree.broker.core.wildcard_forms import filter_memory
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Property
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.group_selection import decode_standing, encode_standing, group_id_of, group_key
 from mqttree.routing.topic_filter import split_shared
 from tests.kit.link_harness import Neighbour, bid, lone

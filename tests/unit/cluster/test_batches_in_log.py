@@ -43,7 +43,8 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import ENTRY, WHO, ReceiverAssignment
 from mqttree.broker.limits import Limits
 from mqttree.broker.persistence.absent_members import AbsentMember
-from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.broker.wire.packets import Puback, Publish
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.link_state import ALL
 from mqttree.routing.subscription_trie import SubscriptionTrie
 from tests.kit.link_harness import (

@@ -20,7 +20,8 @@ from mqttree.broker.cluster.placement.client_interest import (
     unshared_filters,
 )
 from mqttree.broker.cluster.placement.redirect_table import Interest
-from mqttree.broker.wire import Connect, Property
+from mqttree.broker.wire.packets import Connect
+from mqttree.broker.wire.properties import Property
 from mqttree.placement.question import TooMuchError
 from mqttree.routing.topic_filter import overlaps
 from tests.kit.node_harness import World

@@ -10,14 +10,8 @@ from mqttree.broker.cluster.directory.link_state_directory import CLIENT, POST_I
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LINKED_S
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
-    Disconnect,
-    Pingreq,
-    Property,
-    Publish,
-    Subscribe,
-    SubscriptionRequest,
-)
+from mqttree.broker.wire.packets import Disconnect, Pingreq, Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, bid, listing_changes, lone
 from tests.kit.node_harness import World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known

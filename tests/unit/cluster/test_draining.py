@@ -23,8 +23,8 @@ from mqttree.broker.cluster.drain import (
 from mqttree.broker.cluster.link.control_records import ASK_SEEN, SEEN
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.config.node_config import NodeConfig
-from mqttree.broker.wire import Connack, Disconnect
 from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.packets import Connack, Disconnect
 from mqttree.broker.wire.properties import Property
 from mqttree.stp import bpdu as bpdus
 from mqttree.stp.bpdu import Role

@@ -25,7 +25,7 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.cluster.sharing.assignment_ledger import encode_refs
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
-from mqttree.broker.wire import Subscribe, SubscriptionRequest
+from mqttree.broker.wire.packets import Subscribe, SubscriptionRequest
 from tests.kit.effort import examples
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.kit.node_harness import FakeClient, World

@@ -31,8 +31,9 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry
-from mqttree.broker.wire import Connack, Property
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.packets import Connack
+from mqttree.broker.wire.properties import Property
 from tests.kit.heads import decode_head, encode_head
 from tests.kit.journal_harness import Durable
 from tests.kit.link_harness import Neighbour, bid, ping

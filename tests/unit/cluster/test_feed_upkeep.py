@@ -18,7 +18,7 @@ from mqttree.broker.cluster.link.message_batch import read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property
+from mqttree.broker.wire.properties import Property
 from tests.kit.core import needs_python
 from tests.kit.link_harness import (
     Neighbour,

@@ -26,7 +26,8 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, Property
+from mqttree.broker.wire.packets import Connack
+from mqttree.broker.wire.properties import Property
 from tests.kit.heads import decode_head
 from tests.kit.link_harness import Neighbour, lone, routed
 from tests.kit.node_harness import connect_packet

@@ -32,7 +32,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.core.session_owner import digest
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Property
+from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import connect_packet
 from tests.unit.cluster.test_unicast_bus import known

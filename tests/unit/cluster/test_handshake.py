@@ -8,8 +8,10 @@ import pytest
 
 from mqttree.broker.cluster.link.handshake import LINK_PROTOCOL
 from mqttree.broker.core.effects import Dial
-from mqttree.broker.wire import Connack, Connect, ReasonCode, encode_packet
+from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Connect
 from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, bridge, lone, unharmed, warnings
 from tests.kit.node_harness import FakeTransport, World

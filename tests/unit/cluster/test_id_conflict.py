@@ -6,7 +6,7 @@ import pytest
 
 from mqttree.broker.cluster.id_conflict import CALL_PAUSE, GONE_S
 from mqttree.broker.core.effects import Dial
-from mqttree.broker.wire import Connack, Disconnect, Publish
+from mqttree.broker.wire.packets import Connack, Disconnect, Publish
 from mqttree.discovery.announcement import Address, Announcement
 from tests.kit.node_harness import World, connect_packet
 from tests.kit.protected_links import SECRET, Wire

@@ -28,7 +28,8 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vect
 from mqttree.broker.cluster.topology import GOSSIP_INTERVAL_S, TOPOLOGY_CHANGES_PER_SECOND
 from mqttree.broker.core.effects import Dial
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Connect, Subscribe, SubscriptionRequest, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connect, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.varint import encode_varint
 from mqttree.discovery.gossip import encode_members

@@ -13,7 +13,7 @@ from mqttree.broker.cluster.delivery.resync import DIRECTORY_WAIT_S
 from mqttree.broker.cluster.link.control_records import PING, SEEN, decode_records
 from mqttree.broker.cluster.link.version_vector import OriginWindow, encode_vector
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Publish
+from mqttree.broker.wire.packets import Publish
 from tests.kit.link_harness import Neighbour, lone, ping
 from tests.kit.node_harness import FakeClient, World
 

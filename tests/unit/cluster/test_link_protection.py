@@ -24,9 +24,9 @@ from mqttree.broker.base.link_keys import (
 from mqttree.broker.cluster.link.handshake import AUTHENTICATION
 from mqttree.broker.cluster.link.record_layer import RECORD_BYTES, TAG_BYTES, Cipher, RecordError
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, Connect, Disconnect, Publish, encode_packet
 from mqttree.broker.wire.decode import decode_packet
-from mqttree.broker.wire.packets import Auth
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Auth, Connack, Connect, Disconnect, Publish
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import read_length

@@ -22,9 +22,10 @@ from mqttree.broker.cluster.link.link_states import (
 )
 from mqttree.broker.cluster.link.version_vector import encode_vector
 from mqttree.broker.core.effects import Dial
-from mqttree.broker.wire import Auth, Connack, Disconnect, Property, Subscribe, encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import ProtocolViolation
-from mqttree.broker.wire.packets import SubscriptionRequest
+from mqttree.broker.wire.packets import Auth, Connack, Disconnect, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.properties import Property
 from mqttree.stp.bpdu import Role
 from tests.kit.link_harness import Neighbour, bridge, lone, message, ping, unharmed
 from tests.kit.node_harness import FakeTransport, World

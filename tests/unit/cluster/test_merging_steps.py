@@ -26,7 +26,7 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.core.session import Absorbed
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property
+from mqttree.broker.wire.properties import Property
 from tests.kit.heads import encode_head
 from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import FakeClient

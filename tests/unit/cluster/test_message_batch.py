@@ -23,8 +23,9 @@ from mqttree.broker.cluster.link.version_vector import OriginWindow
 from mqttree.broker.core.delivery_queue import Outgoing
 from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.receiver_assignment import ReceiverAssignment
-from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.varint import encode_varint, read_length
 from mqttree.routing.group_selection import GROUP_ID_SIZE

@@ -13,7 +13,9 @@ from mqttree.broker.cluster.link.origin_keys import lone_key, origin_key
 from mqttree.broker.core.delivery_queue import RELEASED, Repeat
 from mqttree.broker.core.message import Name
 from mqttree.broker.core.session import Session
-from mqttree.broker.wire import Property, Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import Property
 from tests.kit.journal_harness import Durable
 from tests.kit.link_harness import FAR, Neighbour, let_through, lone
 from tests.kit.node_harness import World

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mqttree.broker.cluster.link.message_batch import MAX_BATCH_PACKETS, MAX_BYTES
 from mqttree.broker.core.qos_fast_path import STRETCH, STRETCH_BYTES
-from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import Property
 from tests.kit.effort import examples
 from tests.kit.link_harness import Neighbour, lone

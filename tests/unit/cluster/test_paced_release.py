@@ -18,7 +18,8 @@ from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.flow_control import HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Property, Puback, Publish
+from mqttree.broker.wire.packets import Puback, Publish
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.listing import Listing
 from tests.kit.link_harness import FAR, batch_entry, lone, some_link
 from tests.kit.node_harness import FakeClient, World

@@ -43,7 +43,8 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, Disconnect, Property, Publish
+from mqttree.broker.wire.packets import Connack, Disconnect, Publish
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.topic_filter import matches, split_shared
 from tests.kit.heads import encode_head
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message, routed

@@ -9,7 +9,7 @@ from mqttree.broker.cluster.directory.link_state_directory import INTEREST, POST
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.strategy.interest_table import LINGER
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.packets import Suback, Subscribe, SubscriptionRequest
 from mqttree.routing.link_state import CHANGES
 from mqttree.routing.listing import decode_changes
 from tests.kit.link_harness import Neighbour, lone

@@ -22,7 +22,8 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
+from mqttree.broker.wire.packets import Puback, Publish, Subscribe, SubscriptionRequest, Will
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.link_state import LinkStateDatabase
 from tests.kit.core import needs_python
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message

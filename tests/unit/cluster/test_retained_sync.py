@@ -28,8 +28,8 @@ from mqttree.broker.core.message import Message, Stamp
 from mqttree.broker.core.retained_index import place_of
 from mqttree.broker.core.retained_store import TOMBSTONE_AGE_S
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Publish, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.packets import Publish, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.properties import Property, encode_properties
 from tests.kit.link_harness import (
     FAR,

@@ -10,7 +10,8 @@ from mqttree.broker.base.sequence_set import LAST
 from mqttree.broker.cluster.delivery.incoming_batch import IncomingBatches
 from mqttree.broker.cluster.link.message_batch import encode_batch
 from mqttree.broker.cluster.link.origin_keys import origin_key
-from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
 from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, bid, lone
 

@@ -11,7 +11,7 @@ from mqttree.broker.cluster.strategy.published_topics import NOT_NOTED
 from mqttree.broker.cluster.strategy.srt_prt import SrtPrt, decoded
 from mqttree.broker.config.routing_modes import ALONE, ROUTINGS, mixes
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from tests.kit.link_harness import Neighbour, bridge, lone, ping, warnings
 from tests.kit.node_harness import World
 from tests.unit.cluster.test_feed_upkeep import known

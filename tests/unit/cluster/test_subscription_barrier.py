@@ -12,15 +12,15 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.cluster.strategy.interest_table import LINGER
 from mqttree.broker.cluster.strategy.subscription_barrier import ADMITS, LOST, MAX_PAUSE_S, PAUSE
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
+from mqttree.broker.wire.packets import (
     Connack,
     Pingreq,
     Pingresp,
-    Property,
     Suback,
     Subscribe,
     SubscriptionRequest,
 )
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.listing import Listing
 from tests.kit.journal_harness import Durable
 from tests.kit.link_harness import OWN, Neighbour, bid, lone, message, ping

@@ -27,7 +27,7 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 )
 from mqttree.broker.cluster.strategy.path_change import BREAK, CHANGED
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property
+from mqttree.broker.wire.properties import Property
 from mqttree.routing.listing import NEIGHBOUR, UP
 from tests.kit.link_harness import Neighbour, bid, lone, ping, routed
 from tests.kit.node_harness import World

@@ -14,18 +14,18 @@ from mqttree.broker.core.bridge import (
     MAX_PROBE_INTERVAL_S,
     TOPIC,
 )
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.packets import (
     Connack,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     SubscriptionRequest,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
 GOLDEN = {

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mqttree.broker.wire import Pingreq, Publish, Subscribe, SubscriptionRequest, encode_varint
+from mqttree.broker.wire.packets import Pingreq, Publish, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.varint import encode_varint
 from tests.kit.node_harness import World
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Packet,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import World, connect_packet
 
 P = Property

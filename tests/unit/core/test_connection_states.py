@@ -16,7 +16,7 @@ from mqttree.broker.core.connection_states import (
     State,
     transition,
 )
-from mqttree.broker.wire import Publish
+from mqttree.broker.wire.packets import Publish
 from tests.kit.node_harness import World
 
 WAITING = (State.WAITING, State.WAITING_HELD)

@@ -13,7 +13,8 @@ from mqttree.broker.base.turns import Rest, Turns
 from mqttree.broker.core.connection import Connection
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S, FlowControl
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
 from tests.kit.node_harness import World
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqttree.broker.wire import PacketType, WireError, decode_properties, encode_varint
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.errors import WireError
 from mqttree.broker.wire.properties import (
     ALIASED,
     EXPIRES,
@@ -17,12 +18,13 @@ from mqttree.broker.wire.properties import (
     PROMISES_TEXT,
     UNSOUND,
     Property,
+    decode_properties,
     encode_properties,
     inspect_alone,
     inspect_section,
     property_end,
 )
-from mqttree.broker.wire.varint import read_length
+from mqttree.broker.wire.varint import encode_varint, read_length
 
 TEXTS = st.one_of(st.sampled_from(("", "a/b", "+", "a#", "\u00e4")), st.text(max_size=5))
 VALUES: dict[int, st.SearchStrategy[Any]] = {

@@ -7,24 +7,27 @@ import pytest
 
 from mqttree.broker.core.client_registry import CLOSED_WORK
 from mqttree.broker.limits import DEFAULTS
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import WILL, PacketType, ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
-    MalformedPacket,
-    PacketType,
     Pingreq,
-    ProtocolViolation,
     Puback,
     Publish,
     Subscribe,
     SubscriptionRequest,
     Will,
-    decode_properties,
-    encode_packet,
-    encode_properties,
 )
-from mqttree.broker.wire.constants import WILL, ReasonCode
-from mqttree.broker.wire.properties import MAX_REPEATED, Properties, Property, forwardable
+from mqttree.broker.wire.properties import (
+    MAX_REPEATED,
+    Properties,
+    Property,
+    decode_properties,
+    encode_properties,
+    forwardable,
+)
 from tests.kit.link_harness import Neighbour, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from mqttree.broker.core.dispatcher import convert_run
 from mqttree.broker.core.message import Message
-from mqttree.broker.wire import Property, Publish, encode_packet, encode_properties
-from mqttree.broker.wire.properties import encode_identifier
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import Property, encode_identifier, encode_properties
 from mqttree.broker.wire.publish_header import topic_of
 from tests.kit.decoder import Decoder
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from mqttree.broker.core.client_packets import ClientPackets
 from mqttree.broker.core.topic_resolution import MAX_RESOLVED_BYTES, resolve
-from mqttree.broker.wire import Property, Puback, Publish, Pubrec, Pubrel, encode_packet
 from mqttree.broker.wire.constants import PacketType
 from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Puback, Publish, Pubrec, Pubrel
+from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.reader import PacketReader
 from tests.kit.effort import examples
 from tests.kit.link_harness import Neighbour, lone

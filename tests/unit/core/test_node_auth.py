@@ -12,20 +12,19 @@ from mqttree.broker.auth.scram import NAME, Scram, Verifier
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.core.reauthentication import REAUTHENTICATION_TIMEOUT_S
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Auth,
     Connack,
     Disconnect,
     Packet,
     Pingreq,
     Pingresp,
-    Properties,
-    Property,
     Publish,
-    ReasonCode,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Properties, Property
 from tests.kit.node_harness import FakeClient, World, connect_packet
 from tests.kit.scram_client import ScramClient
 

@@ -10,22 +10,21 @@ import pytest
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import CLOSE_TIMEOUT_S
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Publish,
-    ReasonCode,
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
     Will,
-    encode_packet,
 )
-from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

@@ -27,7 +27,8 @@ from mqttree.broker.core.effects import (
 from mqttree.broker.core.predecessor import PREDECESSOR_SILENCE_S
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence.journal_states import State
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Pingreq,
@@ -41,7 +42,6 @@ from mqttree.broker.wire import (
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
 from tests.kit.journal_harness import DiskEffect, Durable
 from tests.kit.node_harness import FakeClient, World, connect_packet, cut

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Pingreq,
@@ -24,10 +27,7 @@ from mqttree.broker.wire import (
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
-    WireError,
-    encode_packet,
 )
-from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
 from tests.kit.effort import examples
 from tests.kit.node_harness import FakeClient, World, connect_packet, cut
 from tests.unit.wire.wire_vectors import BAD, GOLDEN

@@ -16,24 +16,22 @@ from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.core.reason_string import MAX_REASON
 from mqttree.broker.core.topic_alias import GROWTH, MIN_TOPIC, TopicAliases
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import MAX_PACKET_SIZE, ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Packet,
-    Properties,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
-from mqttree.broker.wire.constants import MAX_PACKET_SIZE
+from mqttree.broker.wire.properties import Properties, Property
 from tests.kit.effort import examples
 from tests.kit.node_harness import World, connect_packet
 

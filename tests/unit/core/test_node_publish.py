@@ -11,26 +11,25 @@ from hypothesis import strategies as st
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Disconnect,
     Packet,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    encode_packet,
 )
-from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import FakeClient, World, cut
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

@@ -8,7 +8,8 @@ from mqttree.broker.base.counters import Counters
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.retained_store import RetainedStore
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.packets import Publish, Suback, Subscribe, SubscriptionRequest
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import World
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

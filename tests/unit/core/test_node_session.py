@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mqttree.broker.core.flow_control import HOLD_RECHECK_S, HOLD_TIMEOUT_S, LOOKS
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqttree.broker.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import FakeClient, World, connect_packet
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

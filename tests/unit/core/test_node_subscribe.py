@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.wire import (
+from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS, ReasonCode
+from mqttree.broker.wire.packets import (
     Disconnect,
     Packet,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
 )
-from mqttree.broker.wire.constants import MAX_TOPIC_LEVELS
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import FakeClient, World
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])

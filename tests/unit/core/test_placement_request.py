@@ -7,7 +7,8 @@ from typing import Any
 
 from mqttree.broker.auth.acl_file import parse_rules
 from mqttree.broker.auth.authorization import Access
-from mqttree.broker.wire import Property, Puback, Publish, Pubrec
+from mqttree.broker.wire.packets import Puback, Publish, Pubrec
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import FakeClient, World
 
 RULES = """

@@ -14,17 +14,17 @@ from mqttree.broker.cluster.sessions.takeover_messages import (
 from mqttree.broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
 from mqttree.broker.core.predecessor import MAX_SUCCESSORS, PREDECESSOR_MAX_S, PREDECESSOR_SILENCE_S
 from mqttree.broker.core.session_owner import ANONYMOUS, Entry
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Packet,
-    Property,
     Publish,
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
 from tests.unit.cluster.test_unicast_bus import known, routed

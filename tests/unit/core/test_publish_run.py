@@ -16,8 +16,8 @@ from mqttree.broker.cluster.link.origin_keys import origin_key
 from mqttree.broker.core.message import encode_halves
 from mqttree.broker.core.publish_run import PublishRun
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Packet, Property, Publish
-from mqttree.broker.wire.properties import encode_properties
+from mqttree.broker.wire.packets import Packet, Publish
+from mqttree.broker.wire.properties import Property, encode_properties
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint
 from tests.kit.effort import examples

@@ -9,18 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.core.delivery_queue import RELEASED
-from mqttree.broker.wire import (
-    Packet,
-    Property,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqttree.broker.wire.properties import (
     NOT_AS_IS,
+    Property,
     encode_properties,
     forwardable,
     inspect_cached,
@@ -217,7 +210,10 @@ def test_properties_forwarded_as_they_came_can_be_decoded(
     texts: dict[Any, str], pairs: list[Any], noise: bytes, at: int
 ) -> None:
     """A damaged section is forwarded only when it still decodes."""
-    from mqttree.broker.wire import PacketType, WireError, decode_properties, encode_varint
+    from mqttree.broker.wire.constants import PacketType
+    from mqttree.broker.wire.errors import WireError
+    from mqttree.broker.wire.properties import decode_properties
+    from mqttree.broker.wire.varint import encode_varint
 
     properties: dict[int, Any] = dict(texts)
     if pairs:

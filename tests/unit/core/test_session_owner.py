@@ -10,7 +10,8 @@ import pytest
 from mqttree.broker.auth.authorization import Access
 from mqttree.broker.core.effects import Authenticate, Hooks
 from mqttree.broker.core.session_owner import ANONYMOUS, Entry, decode_entry, digest
-from mqttree.broker.wire import Connack, Property, Publish
+from mqttree.broker.wire.packets import Connack, Publish
+from mqttree.broker.wire.properties import Property
 from tests.kit.journal_harness import Durable
 from tests.kit.node_harness import FakeClient, World, connect_packet
 from tests.unit.core.test_node_auth import authenticated

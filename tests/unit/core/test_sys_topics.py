@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from mqttree.broker.core.sys_topics import AVERAGES, LOADS, Load, SysTopics
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property, encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqttree.broker.wire.properties import Property
 from tests.kit.node_harness import World
 
 # Read off Mosquitto 2.0.11 with mosquitto_sub, all of it; and what only its manual page has:

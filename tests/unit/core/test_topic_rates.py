@@ -13,7 +13,8 @@ from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 from mqttree.broker.core.topic_tally import WEIGHT, TopicTally
 from mqttree.broker.core.traffic_meter import PERIOD
 from mqttree.broker.limits import DEFAULTS
-from mqttree.broker.wire import Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
 from tests.kit.node_harness import World
 
 TOPICS = [b"a", b"b", b"c", b"d", b"e", b"f"]

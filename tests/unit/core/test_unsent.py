@@ -9,7 +9,9 @@ import pytest
 
 from mqttree.broker.cluster.sessions.session_state import IN_FLIGHT, WAITING
 from mqttree.broker.core.unsent import identifiers
-from mqttree.broker.wire import Disconnect, Property, Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect, Publish
+from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.publish_header import PACKET_IDS
 from tests.kit.node_harness import World
 

@@ -21,7 +21,7 @@ from mqttree.broker.io.loop_turns import MAX_READ_S
 from mqttree.broker.io.stream_protocol import StreamProtocol
 from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.node import Node
-from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Puback, Publish, Pubrec
 from tests.kit.journal_harness import Durable
 from tests.kit.loop_harness import Loop, Socket

@@ -32,7 +32,7 @@ from mqttree.broker.io.websocket import (
 )
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.node import Node
-from mqttree.broker.wire import encode_packet
+from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import (
     Connect,
     Disconnect,

@@ -23,19 +23,19 @@ from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_states import State
 from mqttree.broker.leg.packets import PacketCutter
 from mqttree.broker.leg.session_pair import LocalSession
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Publish,
     Pubrec,
     Pubrel,
     Suback,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import FakeClient, World
 

@@ -9,7 +9,8 @@ from mqttree.broker.leg.backoff import LONGEST, OWN_PAUSE, SHORTEST, TAKEN_OVER_
 from mqttree.broker.leg.effects import DialForeign, Log, Prepare
 from mqttree.broker.leg.leg_settings import Start
 from mqttree.broker.leg.leg_states import State
-from mqttree.broker.wire import Disconnect, Publish, Pubrel, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect, Publish, Pubrel
 from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import World
 

@@ -12,16 +12,10 @@ from mqttree.broker.leg.backoff import CLOSED, LONGEST, OWN_PAUSE, SHORTEST, TAK
 from mqttree.broker.leg.effects import DialForeign, Log
 from mqttree.broker.leg.leg import PATIENCE, Leg
 from mqttree.broker.leg.leg_states import State
-from mqttree.broker.wire import (
-    Connack,
-    Disconnect,
-    Pingresp,
-    Property,
-    Publish,
-    ReasonCode,
-    Suback,
-    encode_packet,
-)
+from mqttree.broker.wire.constants import ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Disconnect, Pingresp, Publish, Suback
+from mqttree.broker.wire.properties import Property
 from tests.kit.leg_harness import new_leg, settings
 
 HOUR = 3600.0

@@ -6,7 +6,9 @@ import pytest
 
 from mqttree.broker.io.leg_watch import DROPPED, LegWatch
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Property, Puback, Publish, Pubrel, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Puback, Publish, Pubrel
+from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD
 from tests.kit.leg_harness import Joined, settings
 from tests.kit.node_harness import World

@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 from mqttree.broker.leg.effects import LegEffect, Log, ToForeign
 from mqttree.broker.leg.lower_qos import LowerQos
 from mqttree.broker.leg.packets import PacketCutter, messages_with_ids
-from mqttree.broker.wire import (
-    Connack,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
 from mqttree.broker.wire.publish_header import PUBACK, PUBREC, PUBREL
 from tests.kit.leg_harness import Joined, new_leg, settings
 from tests.kit.node_harness import FakeClient, World

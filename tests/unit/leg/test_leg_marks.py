@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from mqttree.broker.leg.effects import LegEffect, ToForeign
 from mqttree.broker.leg.marks import FEDERATIONS, HEAD, NAME, Federation, Marks
-from mqttree.broker.wire import Property, Puback, Publish, Pubrec, encode_packet
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
 from mqttree.broker.wire.decode import decode_publish
-from mqttree.broker.wire.properties import Properties
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Puback, Publish, Pubrec
+from mqttree.broker.wire.properties import Properties, Property
 from mqttree.broker.wire.varint import read_length
 from tests.kit.leg_harness import Joined
 from tests.kit.node_harness import World

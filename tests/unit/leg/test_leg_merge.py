@@ -14,7 +14,8 @@ from mqttree.broker.leg.own_topics import own
 from mqttree.broker.leg.retained_exchange import PERIOD, SOON
 from mqttree.broker.leg.retained_rules import Retain
 from mqttree.broker.leg.sync_session import QUIET
-from mqttree.broker.wire import Property, Publish, Pubrel
+from mqttree.broker.wire.packets import Publish, Pubrel
+from mqttree.broker.wire.properties import Property
 from tests.kit.effort import examples
 from tests.kit.leg_harness import Joined
 from tests.kit.node_harness import World

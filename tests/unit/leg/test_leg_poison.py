@@ -12,8 +12,9 @@ from mqttree.broker.leg.backoff import CLOSED, RESET
 from mqttree.broker.leg.effects import LegEffect, ToForeign, TryAddress
 from mqttree.broker.leg.packets import places
 from mqttree.broker.leg.poison import PAUSE, ROW, SOON
-from mqttree.broker.wire import Disconnect, Publish, ReasonCode, encode_packet
-from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.constants import PacketType, ReasonCode
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect, Publish
 from tests.kit.leg_harness import Joined
 
 ends = pytest.mark.parametrize("why", [CLOSED, RESET, "disconnects"])

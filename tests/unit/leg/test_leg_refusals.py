@@ -8,12 +8,9 @@ import pytest
 from mqttree.broker.io.leg_report import drops_of
 from mqttree.broker.leg.effects import LegEffect, ToForeign
 from mqttree.broker.leg.packets import PacketCutter, under
-from mqttree.broker.wire import (
-    MalformedPacket,
-    Publish,
-    Pubrel,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.packets import Publish, Pubrel
 from tests.kit.leg_harness import Joined
 from tests.kit.node_harness import World
 

@@ -7,7 +7,9 @@ import pytest
 from mqttree.broker.leg.effects import LegEffect, ToForeign
 from mqttree.broker.leg.packets import DROPPED
 from mqttree.broker.leg.repeats import MAX_BYTES, Repeats
-from mqttree.broker.wire import Property, Puback, Publish, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Puback, Publish
+from mqttree.broker.wire.properties import Property
 from tests.kit.leg_harness import Joined
 from tests.kit.node_harness import World
 

@@ -21,20 +21,18 @@ from mqttree.broker.leg.sync_session import PATIENCE, QUIET, READ_AHEAD, SyncSes
 from mqttree.broker.leg.sync_states import (
     SyncState,
 )
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Pingresp,
-    Properties,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Suback,
-    encode_packet,
 )
-from mqttree.broker.wire.properties import encode_properties
+from mqttree.broker.wire.properties import Properties, Property, encode_properties
 
 # ---------------------------------------------------------------- the rule of a merge
 

@@ -19,7 +19,9 @@ from mqttree.broker.leg.marks import Federation
 from mqttree.broker.leg.ring_alarm import RingAlarm
 from mqttree.broker.leg.rings import REPEATS
 from mqttree.broker.leg.rules import Rules, parse_rule
-from mqttree.broker.wire import PacketType, Publish, encode_packet
+from mqttree.broker.wire.constants import PacketType
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Publish
 from tests.kit.leg_harness import Joined
 
 HOUR = 3600.0

@@ -12,7 +12,8 @@ from mqttree.broker.auth.authorization import Access
 from mqttree.broker.core.effects import Hooks
 from mqttree.broker.core.session_owner import LEG_LISTENER, LEG_OWNER
 from mqttree.broker.limits import Limits
-from mqttree.broker.wire import Connack, Property, Puback, Publish
+from mqttree.broker.wire.packets import Connack, Puback, Publish
+from mqttree.broker.wire.properties import Property
 from tests.kit.journal_harness import Durable
 from tests.kit.node_harness import FakeClient, World, connect_packet
 

@@ -20,12 +20,12 @@ from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence.output_gate import OutputGate
 from mqttree.broker.persistence.recovery import BEAT_INTERVAL_S
-from mqttree.broker.wire import (
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import (
     Connack,
     Disconnect,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Pubcomp,
     Publish,
@@ -35,8 +35,8 @@ from mqttree.broker.wire import (
     Subscribe,
     SubscriptionRequest,
     Will,
-    encode_packet,
 )
+from mqttree.broker.wire.properties import Property
 from tests.kit.journal_harness import Durable, Files, picture
 from tests.kit.node_harness import FakeClient, World, connect_packet
 

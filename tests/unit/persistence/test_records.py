@@ -51,7 +51,8 @@ from mqttree.broker.persistence.frames import (
     read_frames,
 )
 from mqttree.broker.persistence.will_record import decode_will, encode_will
-from mqttree.broker.wire import Property, Will
+from mqttree.broker.wire.packets import Will
+from mqttree.broker.wire.properties import Property
 from tests.kit.effort import examples
 from tests.kit.heads import recorded_messages
 

@@ -40,13 +40,9 @@ from mqttree.broker.persistence.frames import (
     read_frames,
 )
 from mqttree.broker.persistence.journal import Journal
-from mqttree.broker.wire import (
-    Disconnect,
-    Property,
-    Puback,
-    Publish,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Disconnect, Puback, Publish
+from mqttree.broker.wire.properties import Property
 from tests.kit.effort import examples
 from tests.kit.journal_harness import ID, Durable, Files, picture
 from tests.kit.link_harness import batch_entry

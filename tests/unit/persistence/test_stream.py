@@ -22,14 +22,8 @@ from mqttree.broker.limits import DEFAULTS
 from mqttree.broker.persistence.images import StandbyImage
 from mqttree.broker.persistence.stream import BETTER_S, LACK_S, SILENCE_S, SLOW_S, Stream
 from mqttree.broker.persistence.stream_states import State
-from mqttree.broker.wire import (
-    Connack,
-    Puback,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    encode_packet,
-)
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Connack, Puback, Suback, Subscribe, SubscriptionRequest
 from mqttree.broker.wire.varint import encode_varint
 from tests.kit.link_harness import OWN, Neighbour, bid, ping
 from tests.kit.node_harness import FakeClient, World, connect_packet

@@ -33,9 +33,10 @@ from mqttree.broker.cluster.sharing.assignments import (
 from mqttree.broker.core.message import Message
 from mqttree.broker.core.receiver_assignment import MAX_PASSES, ReceiverAssignment, decode_choice
 from mqttree.broker.limits import DEFAULTS, Limits
-from mqttree.broker.wire import Properties, Property, Publish
 from mqttree.broker.wire.decode import decode_packet
 from mqttree.broker.wire.errors import MalformedPacket
+from mqttree.broker.wire.packets import Publish
+from mqttree.broker.wire.properties import Properties, Property
 from mqttree.routing.group_selection import (
     GROUP_ID_SIZE,
     HERE,

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.wire import (
-    V5,
-    V31,
-    V311,
-    WILL,
+from mqttree.broker.wire.constants import V5, V31, V311, WILL, PacketType
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import WireError
+from mqttree.broker.wire.packets import (
     Auth,
     Connack,
     Connect,
     Disconnect,
     Packet,
-    PacketType,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Pubcomp,
     Publish,
@@ -33,13 +31,14 @@ from mqttree.broker.wire import (
     Unsuback,
     Unsubscribe,
     Will,
-    WireError,
-    decode_packet,
+)
+from mqttree.broker.wire.properties import (
+    TABLE,
+    Kind,
+    Property,
     decode_properties,
-    encode_packet,
     encode_properties,
 )
-from mqttree.broker.wire.properties import TABLE, Kind
 from tests.kit.decoder import Decoder
 from tests.kit.effort import examples
 from tests.unit.wire.wire_vectors import GOLDEN

@@ -7,7 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttree.broker.wire import Puback, Pubcomp, Publish, Pubrec, Pubrel, encode_packet
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqttree.broker.wire.publish_header import (
     DUP,
     HIGH,

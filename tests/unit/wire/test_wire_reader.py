@@ -6,18 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.wire import (
-    V5,
-    Connect,
-    MalformedPacket,
-    PacketReader,
-    Pingreq,
-    ProtocolViolation,
-    Publish,
-    WireError,
-    encode_packet,
-    encode_varint,
-)
+from mqttree.broker.wire.constants import V5
+from mqttree.broker.wire.encode import encode_packet
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from mqttree.broker.wire.packets import Connect, Pingreq, Publish
+from mqttree.broker.wire.reader import PacketReader
+from mqttree.broker.wire.varint import encode_varint
 from tests.kit.decoder import Decoder
 from tests.kit.effort import examples
 

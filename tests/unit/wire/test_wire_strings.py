@@ -4,13 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.wire import (
-    MalformedPacket,
-    ProtocolViolation,
+from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation
+from mqttree.broker.wire.strings import (
     check_topic_filter,
     check_topic_name,
-)
-from mqttree.broker.wire.strings import (
     decode_utf8,
     encode_binary,
     encode_string,

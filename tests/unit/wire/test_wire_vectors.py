@@ -2,33 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from mqttree.broker.wire import (
-    V5,
-    V31,
-    V311,
+from mqttree.broker.wire.constants import V5, V31, V311, PacketType, ReasonCode
+from mqttree.broker.wire.decode import decode_packet
+from mqttree.broker.wire.encode import encode_packet, publish_bytes, return_code
+from mqttree.broker.wire.errors import MalformedPacket, WireError
+from mqttree.broker.wire.packets import (
     Auth,
     Connack,
     Disconnect,
-    MalformedPacket,
     Packet,
-    PacketType,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Publish,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
-    WireError,
-    decode_packet,
-    encode_packet,
-    publish_bytes,
-    return_code,
 )
-from mqttree.broker.wire.properties import TABLE
+from mqttree.broker.wire.properties import TABLE, Property
 from tests.kit.decoder import Decoder
 from tests.unit.wire.wire_vectors import BAD, GOLDEN, LENIENT
 

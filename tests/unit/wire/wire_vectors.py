@@ -3,10 +3,8 @@ specifications."""
 
 from __future__ import annotations
 
-from mqttree.broker.wire import (
-    V5,
-    V31,
-    V311,
+from mqttree.broker.wire.constants import V5, V31, V311, ReasonCode
+from mqttree.broker.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -14,13 +12,11 @@ from mqttree.broker.wire import (
     Packet,
     Pingreq,
     Pingresp,
-    Property,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
@@ -28,6 +24,7 @@ from mqttree.broker.wire import (
     Unsubscribe,
     Will,
 )
+from mqttree.broker.wire.properties import Property
 
 P = Property
 ALL = (V31, V311, V5)
