@@ -13,6 +13,7 @@ With what, in `kit`:
 * one broker and neighbours that send what the test says: `link_harness`, with a cluster secret and
   an attacker `protected_links`; `leg_harness` is a leg between two brokers, `overlay_harness`
   brokers with overlays, `federator_harness` federators; `heads` has sessions as brokers send them.
+* `decoder` makes packets of what a broker sends;
 * brokers as processes: `brokers`, with `clients`, `raw_client` (packets one by one), `relay` (the
   network between them), `foreign` (other products), `scram_client`, `api` (requests to `/api/v1`),
   `command` (`mqttree` as users run it) and `browser`. `admin_server` is an admin port alone,
