@@ -434,12 +434,15 @@ class Decider:
     def _planning(self, moves: int, apply: bool, then: Then) -> Iterator[int]:
         found: list[Move] = []
         controller = self.controller
-        asked = controller.clients()[:MAX_PLANNED]
-        questions = ((question, self.units(question)) for question in asked)
+        questions = self._with_units(controller.clients()[:MAX_PLANNED])
         now = self._host.now
         for _ in controller.plan(questions, self.knowledge, now, moves, found, apply=apply):
             yield PLAN_WORK
         then((200, {"moves": [move.as_dict() for move in found], "applied": apply}))
+
+    def _with_units(self, questions: list[Question]) -> Iterator[tuple[Question, list[Unit]]]:
+        for question in questions:
+            yield question, self.units(question)
 
 
 def read_plan(body: Any) -> tuple[int, bool]:
