@@ -236,8 +236,8 @@ class Custody:
             self._say(DONE, ref)
             return
         self._soon(CHECK_INTERVAL_S)
-        conn, journal, frame = session.conn, self._node.journal, 0
-        if outgoing.qos == 2 and conn is not None and journal.recording:
+        conn, frame = session.conn, 0
+        if outgoing.qos == 2 and conn is not None and (journal := self._node.journal).recording:
             # The journal has it before the client gets the message.
             frame = conn.gate = journal.lsn + 1
         self._given[ref] = (session, outgoing, frame)
