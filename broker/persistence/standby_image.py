@@ -69,8 +69,8 @@ class StandbyImage:
     def stamp_of(self, client: bytes) -> int:
         """Return the stamp of the session of a `client` in it that no broker has taken, 0: it has
         none, or is not whole."""
-        heads = (recorded.head for recorded in self.contents.sessions.values() if self.whole)
-        return next((head.stamp for head in heads if head.client_id == client), 0)
+        recorded = self.contents.session_of(client) if self.whole else None
+        return 0 if recorded is None else recorded.head.stamp
 
     def promote(self) -> None:
         """Note that sessions may be given away from it: no frame changes it any more."""

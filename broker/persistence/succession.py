@@ -115,10 +115,6 @@ class Successor:
         """`image`: of the owner's journal; `now`: s; `wall`: the time of day there then (ms)."""
         self.image = image
         self.since, self._wall = now, wall
-        self.sessions = {
-            recorded.head.client_id: number for number, recorded in image.sessions.items()
-        }
-        """The number of each client's session in the image."""
         self._offered: Vector | None = None
         self.messages = RecordedMessages(image, now, wall)
         self.asked: dict[str, Asked] = {}
@@ -273,7 +269,7 @@ class Succession:
         client = client_id.encode()
         for owner in self._images():
             if (successor := self._successors.get(owner)) is not None:
-                if client in successor.sessions and not self._lives(owner):
+                if successor.image.session_of(client) is not None and not self._lives(owner):
                     return True
             elif self._cluster.posted_sessions.holder(owner) == self._cluster.own.id:
                 return True
@@ -453,7 +449,7 @@ class Succession:
         for owner, image in self._images().items():
             if (successor := self._successor(owner, image)) is None:
                 continue
-            recorded = successor.image.sessions.get(successor.sessions.get(client, 0))
+            recorded = successor.image.session_of(client)
             if (
                 recorded is not None
                 and recorded.head.stamp > newest
@@ -547,7 +543,7 @@ class Succession:
             if self._has_expired(recorded, standby_image) or (
                 behind and self._is_elsewhere(owner, recorded)
             ):
-                image.sessions.pop(number, None)
+                image.end(number)
             yield 1
         old = successor is not None and self._node.now >= successor.since + SWEEP_S
         if (behind or old) and not image.sessions:
@@ -708,8 +704,8 @@ class Succession:
         successor = self._successors.get(owner)
         image = self._images().get(owner)
         if successor is not None and image is not None and successor.image is image.contents:
-            number = successor.sessions.pop(client, 0)
-            if successor.image.sessions.pop(number, None) is not None:
+            recorded = successor.image.session_of(client)
+            if recorded is not None and successor.image.end(recorded.head.number):
                 self._node.counters.sessions_claimed += 1
 
     def _add_will(

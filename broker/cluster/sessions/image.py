@@ -49,6 +49,8 @@ class Image:
 
     def __init__(self) -> None:
         self.sessions: dict[int, RecordedSession] = {}
+        # The number of the last session of each client that has one.
+        self._numbers: dict[bytes, int] = {}
         # Topic -> body of its record.
         self.retained: dict[bytes, bytes] = {}
         self.entries: list[EntryRecord] = []
@@ -161,6 +163,19 @@ class Image:
         ended, or since the last frame. `head`: of the session; `wall`: the time of day (ms)."""
         return max(0, wall - (head.disconnected_at or self.alive)) / 1000
 
+    def session_of(self, client: bytes) -> RecordedSession | None:
+        """Return the session of a client, None: it has none."""
+        return self.sessions.get(self._numbers.get(client, 0))
+
+    def end(self, number: int) -> bool:
+        """Forget a session; returns whether it was there."""
+        if (recorded := self.sessions.pop(number, None)) is None:
+            return False
+        client = recorded.head.client_id
+        if self._numbers.get(client) == number:
+            del self._numbers[client]
+        return True
+
     # ---------------------------------------------------------------- one file of several
 
     def records(self) -> Iterator[bytes]:
@@ -244,13 +259,14 @@ class Image:
         known = self.sessions.get(head.number)
         if head.flags & NEW:
             self.sessions[head.number] = RecordedSession(head)
+            self._numbers[head.client_id] = head.number
             if self._recorded:
                 self._recorded[Kind.SESSION].add(head.number)
         elif known is not None:
             known.head = head
 
     def _end(self, body: bytes) -> None:
-        self.sessions.pop(decode_number(body)[0], None)
+        self.end(decode_number(body)[0])
 
     def _sent(self, body: bytes) -> None:
         """Messages at the head of the queue with other names had expired, or were too large."""
@@ -295,7 +311,8 @@ class Image:
         may still be there."""
         self.size = decode_snapshot_end(body)[1]
         if self._recorded:
-            _keep_only(self.sessions, self._recorded[Kind.SESSION])
+            for number in self.sessions.keys() - self._recorded[Kind.SESSION]:
+                self.end(number)
             _keep_only(self.retained, self._recorded[Kind.RETAINED])
             _keep_only(self.seen, self._recorded[Kind.SEEN])
         del self.entries[: self._older_entries]
