@@ -129,7 +129,11 @@ def check_standby(standby: Mapping[str, Any]) -> Iterable[Finding]:
     if standby.get("alone_s", 0.0) >= ALONE_S:
         text = f"no other broker has had its journal for {standby['alone_s']:.0f} s"
         yield Finding("standby", WARNING, text, "have another broker linked to it")
-    for each in standby.get("standbys", []):
+    standbys, wanted = standby.get("standbys", []), standby.get("wanted", 0)
+    if 0 < len(standbys) < wanted:
+        text = f"{len(standbys)} of {wanted} standbys have its journal"
+        yield Finding("standby", WARNING, text, "have more brokers linked to it")
+    for each in standbys:
         if each.get("same_host"):
             text = f"its standby, {each.get('name')}, is on its own host"
             yield Finding("standby", WARNING, text, "run a broker on another host")

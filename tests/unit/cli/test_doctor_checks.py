@@ -107,7 +107,8 @@ UP = {"links": [{"up": True}]}
         # Without a neighbour there can be none.
         ({"standby": {"alone_s": 10.0}}, []),
         ({"standby": {"alone_s": 10.0}} | UP, [("standby", WARNING)]),
-        ({"standby": {"standbys": [{"same_host": False}]}} | UP, []),
+        ({"standby": {"wanted": 1, "standbys": [{"same_host": False}]}} | UP, []),
+        ({"standby": {"wanted": 2, "standbys": [{}]}} | UP, [("standby", WARNING)]),
         (
             {"standby": {"standbys": [{"same_host": True}, {"same_host": False}]}} | UP,
             [("standby", WARNING)],
