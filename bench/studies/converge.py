@@ -239,20 +239,23 @@ async def measure_sessions(
     count: int, number: int, routing: str, sessions: int, queued: int
 ) -> dict[str, float]:
     """Run the round `number` with `count` brokers and this `routing`, of which the first has
-    `sessions` with `queued` messages each, and dies, then hangs; return what took how long (s)."""
+    `sessions` with `queued` messages each, and dies, then hangs; then the others have them, and
+    nothing happens. Return what took how long (s)."""
     result: dict[str, float] = {}
-    for how, fault in (("kill", signal.SIGKILL), ("hang", signal.SIGSTOP)):
+    for how, fault in (("kill", signal.SIGKILL), ("hang", signal.SIGSTOP), ("none", None)):
         took = await measure_fault(fault, count, f"{number}{how}", routing, sessions, queued)
+        if fault is None:
+            del took["noticed"], took["standbys"]
         result |= {f"{how}: {what}": seconds for what, seconds in took.items()}
     return result
 
 
 async def measure_fault(
-    fault: signal.Signals, count: int, name: str, routing: str, sessions: int, queued: int
+    fault: signal.Signals | None, count: int, name: str, routing: str, sessions: int, queued: int
 ) -> dict[str, float]:
     """Start `count` brokers with this `routing`, of which the first has `sessions` with `queued`
-    messages each, and gets the signal `fault`; return what took how long (s). `name`: of the
-    cluster."""
+    messages each, and gets the signal `fault`; None: the others have them. Return what took how
+    long (s). `name`: of the cluster."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "replicas.yaml"
         config.write_text("federation: {replicas: 1}\n")
@@ -275,19 +278,23 @@ async def measure_fault(
 
 
 async def resume(
-    brokers: list[Broker], sleepers: list[Sleeper], queued: int, fault: signal.Signals
+    brokers: list[Broker], sleepers: list[Sleeper], queued: int, fault: signal.Signals | None
 ) -> dict[str, float]:
     """Send the signal `fault` to the first of `brokers`, which has the sessions of `sleepers`, each
-    with `queued` messages; return how long they took to go on at the others (s)."""
+    with `queued` messages; return how long they took to go on at the others (s), which have them
+    before if there is no fault."""
     first, *others = brokers
+    homes = [first] if fault is not None else others
     for at in range(0, len(sleepers), AT_ONCE):
-        await asyncio.gather(*(s.subscribe(first.port) for s in sleepers[at : at + AT_ONCE]))
+        some = enumerate(sleepers[at : at + AT_ONCE], at)
+        await asyncio.gather(*(s.subscribe(homes[i % len(homes)].port) for i, s in some))
     await queue(others[0].port, sleepers, queued)
     await until_standbys(brokers)
     state = await ask(first.admin)
     gone = state["id"] if state is not None else ""
     since = time.monotonic()
-    first.signal(fault)
+    if fault is not None:
+        first.signal(fault)
     noticing = asyncio.ensure_future(
         until_all(
             others,
@@ -325,7 +332,7 @@ def report(results: list[dict[str, float]], failures: list[str], count: int, rou
         ("crash", "kill -9 of the root to the next message", 0.3),
     ]
     rows.append(("silence", "SIGSTOP of the root to the next message", 3.0))
-    for how, notice in (("kill", 0.0), ("hang", 2.0)):
+    for how, notice in (("kill", 0.0), ("hang", 2.0), ("none", 0.0)):
         rows += [
             (f"{how}: noticed", f"{how}: noticed by the others", notice + 0.1),
             (f"{how}: connack p50", "... CONNACK, Session Present 1: p50", notice + 0.3),
