@@ -284,9 +284,9 @@ PACKETS = bytes.fromhex("320c 0003 612f62 1234 68656c6c6f 320d 0003 612f63 1235 
 BATCH = encode_batch(KEY, 5, PACKETS, 2, 4, 1)
 
 
-def session(number: int) -> bytes:
+def session(number: int, client: bytes = b"c") -> bytes:
     """The record of a session without anything in it."""
-    return SessionRecord(number, 1, 4, 60.0, 5, 0, (0, 0), b"%d" % number).encode()
+    return SessionRecord(number, 1, 4, 60.0, 5, 0, (0, 0), client).encode()
 
 
 def test_the_bytes_of_records_of_messages() -> None:
@@ -458,3 +458,13 @@ def test_a_frame_that_begins_with_any_record_is_found_behind_damage(kind: int) -
     body = EntryRecord(True, 1, BATCH).encode()[1:]
     frame = encode_frame([bytes((kind,)) + body], 1_700_000_000_000)
     assert frame_within(b"damage" + frame)
+
+
+def test_the_session_of_a_client_is_its_last_one() -> None:
+    image = Image()
+    image.take(1, session(1) + session(2) + session(3, b"other"))
+    assert image.session_of(b"c") is image.sessions[2]
+    image.take(2, encode_about(Kind.END, 1))
+    assert image.session_of(b"c") is image.sessions[2]
+    image.take(3, encode_about(Kind.END, 2))
+    assert image.session_of(b"c") is None
