@@ -291,7 +291,7 @@ async def resume(
     await queue(others[0].port, sleepers, queued)
     await until_standbys(brokers)
     state = await ask(first.admin)
-    gone = state["id"] if state is not None else ""
+    gone = state["id"] if state is not None and fault is not None else ""
     since = time.monotonic()
     if fault is not None:
         first.signal(fault)
