@@ -15,6 +15,7 @@ from mqttree.broker.base.sequence_set import (
     find,
     intersect,
     merge,
+    ranges_from,
     subtract,
     within,
 )
@@ -27,7 +28,9 @@ NUMBERS = st.sets(st.integers(1, 40), max_size=25)
 
 
 def ranges(numbers: set[int]) -> Ranges:
-    return merge([(n, n) for n in numbers])
+    found = ranges_from([*numbers, *numbers]) if numbers else []
+    assert found == merge([(n, n) for n in numbers])
+    return found
 
 
 def members(found: Ranges) -> set[int]:
