@@ -336,7 +336,7 @@ def report(results: list[dict[str, float]], failures: list[str], count: int, rou
         begins = "no fault:" if how == "none" else "..."
         rows += [
             (f"{how}: noticed", f"{how}: noticed by the others", notice + 0.1),
-            (f"{how}: connack p50", f"{begins} CONNACK, Session Present 1: p50", notice + 0.3),
+            (f"{how}: connack p50", f"{begins} CONNACK with a session: p50", notice + 0.3),
             (f"{how}: connack p99", "... p99", notice + 0.3),
             (f"{how}: connack max", "... longest", notice + 1.0),
             (f"{how}: queued", "... the last queued message", notice + 10.0),
