@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from mqttree.broker.cluster.delivery.feed_states import Input
 from mqttree.broker.cluster.delivery.pull_messages import NO_TIMES, Pull
@@ -259,9 +259,9 @@ class Neighbour:
         )
         self.send(ping((BPDU, bpdus.encode(said))))
 
-    def child(self) -> None:
+    def child(self) -> Self:
         """Become a child of the node in the tree, which has nothing new to say: the link goes
-        live."""
+        live. Returns the neighbour."""
         own = self.world.node.cluster.tree.root
         self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
         self.send(ping((SEEN, b"")))
@@ -273,6 +273,7 @@ class Neighbour:
                 self.world.advance(DIRECTORY_WAIT_S)
         assert self.link().live
         self.take()
+        return self
 
 
 def let_through(neighbour: Neighbour, key: bytes = origin_key(FAR, 1)) -> None:
@@ -303,11 +304,8 @@ def some_link(number: int = 1) -> Link:
 
 def unharmed(world: World) -> None:
     """Two good neighbours link, and messages go from the one to the other and to a client."""
-    one, other = Neighbour(world, 101), Neighbour(world, 102)
-    one.child()
-    other.child()
-    client = world.connect("witness")
-    client.subscribe("still/#", qos=2)
+    one, other = Neighbour(world, 101).child(), Neighbour(world, 102).child()
+    client = world.connect("witness").subscribed("still/#", qos=2)
     key = origin_key(bid(101), 2_000)
     let_through(one, key)
     one.send(message(b"still/there", b"good", key=key, sequence=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.client import Client
@@ -177,8 +177,7 @@ class World:
 
     def connect(self, client_id: str = "c", version: int = 5, **options: Any) -> FakeClient:
         """A client whose CONNECT was accepted; its CONNACK is in `connack`."""
-        client = self.open(version)
-        client.send(connect_packet(client_id, version, **options))
+        client = self.open(version).sent(connect_packet(client_id, version, **options))
         packets = client.take()
         assert packets, (client.closed, self.logged[-1:])
         assert isinstance(packets[0], Connack)
@@ -230,6 +229,11 @@ class FakeClient:
             ]
         )
 
+    def sent(self, *packets: Packet | bytes) -> Self:
+        """Send as `send` does; returns the client."""
+        self.send(*packets)
+        return self
+
     def chunks(self, chunks: Iterable[bytes]) -> None:
         """Send bytes cut as given."""
         for chunk in chunks:
@@ -248,6 +252,11 @@ class FakeClient:
         ]
         self.send(Subscribe(7, requests, properties))
         return self._answer(Suback).codes
+
+    def subscribed(self, *filters: str, **options: Any) -> Self:
+        """Subscribe as `subscribe` does; returns the client."""
+        self.subscribe(*filters, **options)
+        return self
 
     def unsubscribe(self, *filters: str) -> list[int]:
         self.send(Unsubscribe(8, list(filters)))

@@ -124,8 +124,7 @@ def test_a_link_joins(lacks: int) -> None:
 @pytest.mark.parametrize("begin", [1, COUNT - 20_000])
 def test_an_origin_is_asked(begin: int) -> None:
     world = lone(routing="interest", link_timeout=1000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one, 2, **{"ft/7": b""})
     logged(world, world.node.cluster.forwarder.key)
     question = routed(PULL, pull_body(world.node.cluster.forwarder.key, (begin, COUNT)))
@@ -136,8 +135,7 @@ def test_an_origin_is_asked(begin: int) -> None:
 @pytest.mark.parametrize("filters", ["ft/7", "f#"])
 def test_a_neighbour_asks_for_messages_of_others(filters: str) -> None:
     world = lone(routing="interest", link_timeout=1000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one, 2, **{filters: b""})
     logged(world, KEY)
     question = routed(PULL, pull_body(KEY, (1, COUNT), behind=True))
@@ -152,9 +150,8 @@ def test_a_neighbour_asks_for_messages_of_others(filters: str) -> None:
 
 def test_groups_are_given_back() -> None:
     world = lone(link_timeout=1000.0, limits=Limits(hold_queued=1_000_000))
-    one, other = Neighbour(world, 101), Neighbour(world, 102)
-    one.child()
-    other.child()
+    one = Neighbour(world, 101).child()
+    Neighbour(world, 102).child()
     sharing, count = world.node.cluster.sharing, 9_900
     sharing.groups._posted(bid(101), group_key("g", "t"), encode_standing(1))
     publisher = world.connect("p")
@@ -174,8 +171,7 @@ def test_groups_are_given_back() -> None:
 
 def test_a_listing_is_asked_for() -> None:
     world = lone(routing="interest", link_timeout=1000.0)
-    one = Neighbour(world, 1)
-    one.child()
+    one = Neighbour(world, 1).child()
     for number in range(20_000):
         world.node.cluster.directory.post(INTEREST + b"device/%d/state" % number)
     world.advance(1.0)
@@ -265,8 +261,7 @@ def test_a_session_comes_from_another_broker() -> None:
     data = encode_head(state, 1000.0)
     parts = list(split(data, 1, 0, len(data)))
     world = lone(routing="topic", link_timeout=1000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(
         world,
         one,
@@ -292,8 +287,7 @@ def test_a_session_comes_from_another_broker() -> None:
 def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     """`filters`: of the newer one."""
     world = lone(routing="topic", link_timeout=30_000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one)
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     for begin in range(0, filters, 10_000):
@@ -339,8 +333,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
 def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
     # 250 filters at a time wait for a silent neighbour.
     world, stamp = lone(routing="topic", link_timeout=30_000.0), 1 << 60
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one)
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     for begin in range(0, FILTERS, 10_000):
@@ -396,8 +389,7 @@ def lost(world: World, one: Neighbour) -> None:
 @pytest.mark.parametrize("routing", ["topic", "interest"])
 def test_a_broker_with_very_many_filters(routing: str) -> None:
     world = lone(routing=routing, link_timeout=1000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     last = all_but_the_last(
         world, one, [(INTEREST + moves(number), b"") for number in range(FILTERS)]
     )
@@ -414,8 +406,7 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
 
 def test_a_broker_with_very_many_sessions() -> None:
     world = lone(routing="topic", link_timeout=1000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     stamps = range(5 << 16, (5 << 16) + FILTERS)
     entries: list[tuple[bytes, bytes | None]] = [
         (CLIENT + b"client%d" % stamp, Posted(KEPT, stamp, 5 << 16, 0, ANONYMOUS).encode())
@@ -438,8 +429,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
     world = lone(routing="topic", link_timeout=1000.0)
     if published:
         world.connect("p").publish("t", b"x", 1)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     groups = [group_key(f"g{number % 100}", moves(number).decode()) for number in range(FILTERS)]
     last = all_but_the_last(world, one, [(GROUP + group, encode_standing(1)) for group in groups])
     sharing, until = world.node.cluster.sharing, world.now + 10.0
@@ -458,8 +448,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
 
 def test_one_client_with_very_many_shared_subscriptions() -> None:
     world, count = lone(routing="topic", link_timeout=1000.0), 20_000
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one)
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
     for begin in range(0, count, 10_000):
@@ -494,8 +483,7 @@ def test_one_client_with_very_many_shared_subscriptions() -> None:
 
 def test_many_that_wait_for_a_broker_that_hangs() -> None:
     world, count = lone(routing="topic", link_timeout=1000.0), 10_000
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one)
     clients = [world.connect(f"c{number}") for number in range(count)]
     world.peers.clear()

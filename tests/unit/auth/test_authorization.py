@@ -279,8 +279,7 @@ def enter(
     world: World, user: str, client_id: str = "", version: int = 5, **options: object
 ) -> FakeClient:
     """Connect by a password that is right."""
-    client = world.open(version)
-    client.send(
+    client = world.open(version).sent(
         connect_packet(client_id or user, version, username=user, password=b"right", **options)
     )
     world.answer(Authenticate, True)
@@ -326,8 +325,7 @@ def _may_receive(session: Session, topic: str) -> bool:
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_refused_publish_is_answered_counted_and_goes_nowhere(version: int) -> None:
     world = world_of("allow all a\nallow subscribe #")
-    subscriber = world.connect("s")
-    subscriber.subscribe("#", qos=2)
+    subscriber = world.connect("s").subscribed("#", qos=2)
     client = world.connect("p", version)
     for _ in range(2):
         client.publish("b", qos=0)
@@ -352,8 +350,7 @@ def test_a_refused_publish_is_answered_counted_and_goes_nowhere(version: int) ->
 
 def test_a_topic_alias_and_a_run_are_refused_too() -> None:
     world = world_of("allow publish a\nallow subscribe #")
-    subscriber = world.connect("s")
-    subscriber.subscribe("#")
+    subscriber = world.connect("s").subscribed("#")
     client = world.connect("p")
     client.publish("b", properties={35: 1})
     client.publish("", properties={35: 1})
@@ -374,8 +371,7 @@ def test_permitted_topics_are_remembered_for_one_client_until_the_route_goes() -
     assert not other.owner.routes
     other.publish("a", b"2")
     for topic_filter in ("a", "#", "+/b"):
-        subscriber = world.connect("s")
-        subscriber.subscribe(topic_filter)
+        subscriber = world.connect("s").subscribed(topic_filter)
         assert not client.owner.routes
         client.publish("a", b"3")
         client.publish("a", b"4")
@@ -444,8 +440,7 @@ def test_a_shared_subscription_goes_to_members_that_may_receive() -> None:
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_will_needs_the_right_to_publish(allowed: bool) -> None:
     world = world_of("allow all #" if allowed else "allow subscribe #")
-    subscriber = world.connect("s")
-    subscriber.subscribe("will")
+    subscriber = world.connect("s").subscribed("will")
     client = world.connect("p", will=Will("will", b"gone"))
     client.vanish()
     assert payloads(subscriber) == ([b"gone"] if allowed else [])
@@ -467,8 +462,7 @@ def test_connect_needs_a_known_user(version: int) -> None:
     world.open(version).send(connect_packet("c", version))
     assert not world.effects  # no name: nothing to ask
     assert world.counters.connects_refused == 1
-    client = world.open(version)
-    client.send(connect_packet("c", version, username="anna", password=b"x"))
+    client = world.open(version).sent(connect_packet("c", version, username="anna", password=b"x"))
     assert world.answer(Authenticate, False) == 1
     (answer,) = client.take()
     assert isinstance(answer, Connack)
@@ -494,15 +488,13 @@ def test_passwords_that_wait_to_be_checked_are_bounded() -> None:
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_user_name_that_is_not_checked_is_anonymous(version: int) -> None:
     world = world_of("allow all #", anonymous=False)
-    client = world.open(version)
-    client.send(connect_packet("c", version, username="anna", password=b"x"))
+    client = world.open(version).sent(connect_packet("c", version, username="anna", password=b"x"))
     (answer,) = client.take()
     assert isinstance(answer, Connack)
     assert answer.code == (0x87 if version == 5 else 5)
     assert client.closed or client.transport.closing
     change(world, "allow all #")
-    client = world.open(version)
-    client.send(connect_packet("c", version, username="anna", password=b"x"))
+    client = world.open(version).sent(connect_packet("c", version, username="anna", password=b"x"))
     (answer, *_) = client.take()
     assert isinstance(answer, Connack)
     assert answer.code == 0
@@ -513,8 +505,7 @@ def test_a_user_name_that_is_not_checked_is_anonymous(version: int) -> None:
 
 def test_other_rules_hold_from_the_next_packet_on_and_drop_no_client() -> None:
     world = world_of("allow all #")
-    subscriber, publisher = world.connect("s"), world.connect("p")
-    subscriber.subscribe("a/#", "b/#")
+    subscriber, publisher = world.connect("s").subscribed("a/#", "b/#"), world.connect("p")
     for topic in ("a/1", "b/1"):
         publisher.publish(topic, topic.encode())
     assert payloads(subscriber) == [b"a/1", b"b/1"]
@@ -538,8 +529,7 @@ def test_other_rules_hold_from_the_next_packet_on_and_drop_no_client() -> None:
 def test_queued_messages_that_an_absent_client_may_not_get_any_more_are_dropped() -> None:
     world = world_of("allow all #")
     for name in ("s", "t"):
-        client = world.connect(name, 4, clean=False)
-        client.subscribe("a", "b", qos=1)
+        client = world.connect(name, 4, clean=False).subscribed("a", "b", qos=1)
         client.subscribe("$share/g/b", qos=1)
         client.disconnect()
     publisher = world.connect("p")
@@ -553,8 +543,7 @@ def test_queued_messages_that_an_absent_client_may_not_get_any_more_are_dropped(
 
 def test_a_user_removed_from_the_file_stays_connected_without_rights() -> None:
     world = world_of("allow all #", users={"anna", "bert"})
-    anna, bert = enter(world, "anna"), enter(world, "bert")
-    anna.subscribe("#")
+    anna, bert = enter(world, "anna").subscribed("#"), enter(world, "bert")
     change(world, "allow all #", users={"bert"})
     bert.publish("a", b"1")
     anna.publish("a", qos=1)

@@ -112,8 +112,7 @@ def test_any_federation_setting_asks_for_a_federation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("secret", [None, b"s" * 32])
 def test_a_broker_that_does_not_federate_lets_no_broker_in(secret: bytes | None) -> None:
     world = World(id=b"m" * 8, boot=1_000, host="10.0.0.200", discovery="off", secret=secret)
-    client = world.connect("c")
-    client.subscribe("#")
+    client = world.connect("c").subscribed("#")
     for _ in range(3):
         caller = Neighbour(world, 1, link=False)
         caller.send(encode_packet(bridge(1), 5), encode_packet(Connack(False, 0), 5))

@@ -133,8 +133,7 @@ def attacked(count: int) -> tuple[World, FakeClient, Neighbour, list[bytes]]:
     """A client with as many filters as it may have that match `count` new topics, and these as they
     come over a link."""
     world = lone(link_timeout=2.0)
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     let_through(neighbour, origin_key(FAR, 2_000))
     client = world.connect("attacker")
     subscribe(client, OVERLAPPING)
@@ -168,11 +167,9 @@ def test_a_link_that_brings_much_rests_and_loses_nothing() -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_link_with_many_small_messages_rests(qos: int) -> None:
     world = lone(routing="flood", limits=Limits(turn_work=200))
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     let_through(neighbour, origin_key(FAR, 2_000))
-    client = world.connect("client", 4)
-    client.subscribe("+", qos=qos)
+    client = world.connect("client", 4).subscribed("+", qos=qos)
     key = origin_key(FAR, 2_000)
     batches = [
         batch_entry(
@@ -212,8 +209,7 @@ def test_large_requests_of_many_clients_take_a_turn_each() -> None:
 
 def test_a_publisher_of_new_topics_rests() -> None:
     world = World()
-    publisher, other = world.connect("p"), world.connect("o")
-    other.subscribe("#")
+    publisher, other = world.connect("p"), world.connect("o").subscribed("#")
     other.take()
     publisher.send(*(Publish(f"t/{n}", b"%d" % n) for n in range(6_000)), Pingreq())
     got = other.payloads()
@@ -324,8 +320,7 @@ def test_a_session_ends_in_several_turns_and_gets_nothing_meanwhile() -> None:
     old = world.session("c")
     client.vanish()
     assert len(world.node.dispatcher.trie) == 2 * DEFAULTS.filters_at_once
-    again = world.connect("c")
-    again.subscribe(filters[0], filters[-2], "$share/g/s")
+    again = world.connect("c").subscribed(filters[0], filters[-2], "$share/g/s")
     for topic in (filters[0], filters[-2], filters[-3], "s"):
         other.publish(topic, topic.encode())
     assert again.payloads() == [filters[0].encode(), filters[-2].encode(), b"s"]

@@ -188,8 +188,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     then again."""
     world = lone(routing="topic", link_timeout=60_000.0)
     world.connect("p").publish("b", b"x", 1)
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     names = {
         f"{GROUP.decode()}g{number}\0a/{number}": encode_standing(1) for number in range(3 * ASKED)
     }

@@ -249,8 +249,7 @@ def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -
 
 def selective(world: World, *filters: bytes) -> Neighbour:
     """A neighbour of which it is known that nothing but these filters is wanted behind it."""
-    neighbour = Neighbour(world, 101, routing="interest")
-    neighbour.child()
+    neighbour = Neighbour(world, 101, routing="interest").child()
     known(world, neighbour, *filters)
     neighbour.send(ping((DIRECTORY, bytes((ALL,)))))
     assert not world.node.cluster.strategy.wanted_behind(neighbour.link())(b"unwanted")
@@ -315,8 +314,7 @@ def asked(world: World, neighbour: Neighbour, low: int, high: int) -> tuple[list
 def test_a_question_is_answered_with_the_wanted_messages_of_batches(size: int) -> None:
     """In as many answers as that takes."""
     world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour, b"a")
     relay, count = world.node.cluster.forwarder, 600
     for number in range(1, 5 * count, count):
@@ -375,8 +373,7 @@ def test_what_a_session_had_is_found_in_batches() -> None:
     """What it got before its subscriptions began."""
     world = lone(routing="interest")
     node, now = world.node, world.now
-    client = world.connect("c", 5, clean=False, properties={17: 3600})
-    client.subscribe("a", qos=1)
+    world.connect("c", 5, clean=False, properties={17: 3600}).subscribe("a", qos=1)
     session = world.session("c")
     topics = [b"a", b"b", b"a", b"a/b", b"a"]
     messages = [(topic, b"x" if n < 5 else b"y") for n, topic in enumerate(topics, 1)]

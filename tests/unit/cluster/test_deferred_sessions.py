@@ -121,8 +121,7 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
     others are seen later."""
     limits = Limits(listing_changes=2, listing_sessions=1)
     world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one)
     here = world.connect("newer-there", clean=False, properties=KEPT_LONG)
     older = world.connect("older-there", clean=False, properties=KEPT_LONG)
@@ -137,8 +136,7 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
         **{(CLIENT + name.encode()).decode(): entry(stamp) for name, stamp in entries.items()},
     )
     assert not here.closed
-    comes = world.open()
-    comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
+    world.open().send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
     assert "nowhere" in world.node.cluster.takeover._pending, "its session is fetched"
     world.advance(10 * POST_INTERVAL)
     assert here.closed
@@ -149,14 +147,12 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
 def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_comes() -> None:
     """Else it would count as one whose authentication does not end."""
     world = lone(routing="topic", link_timeout=10_000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     barrier = world.node.cluster.barrier
     barrier._searching = lambda now: True
     barrier._admits_until = world.now + ADMITS
     barrier._begins_until = world.now + DEFAULTS.suback_wait_s
-    comes = world.open()
-    comes.send(connect_packet("c", clean=False, properties=KEPT_LONG))
+    comes = world.open().sent(connect_packet("c", clean=False, properties=KEPT_LONG))
     world.advance(ADMITS + 0.1)
     assert "c" not in world.node.cluster.takeover._pending, "it is not admitted yet"
     known(world, one, 2, **{(CLIENT + b"c").decode(): entry(NEW)})
@@ -169,13 +165,11 @@ def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_c
 
 def test_a_client_need_not_stay_until_it_is_admitted() -> None:
     world = lone(routing="topic", link_timeout=10_000.0)
-    reader = world.connect("r")
-    reader.subscribe("x")
+    reader = world.connect("r").subscribed("x")
     barrier = world.node.cluster.barrier
     barrier._searching = lambda now: True
     barrier._admits_until = barrier._begins_until = world.now + ADMITS
-    comes = world.open()
-    comes.send(connect_packet("c", clean=False), Publish("x", b"1"), Disconnect())
+    comes = world.open().sent(connect_packet("c", clean=False), Publish("x", b"1"), Disconnect())
     comes.vanish()
     assert not reader.take()
     world.advance(ADMITS + 0.1)
@@ -185,8 +179,7 @@ def test_a_client_need_not_stay_until_it_is_admitted() -> None:
 def test_a_broker_that_is_lost_while_they_are_looked_at() -> None:
     limits = Limits(listing_changes=2, listing_sessions=1)
     world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     here = world.connect("c0", clean=False, properties=KEPT_LONG)
     known(world, one, 2, **{(CLIENT + name).decode(): entry(NEW) for name in NAMES})
     lost(world, one)

@@ -141,8 +141,7 @@ def test_a_new_client_is_sent_to_another_broker(version: int) -> None:
     world.connect("stays")
     world.connect("stays too")
     Draining(world, rate=0.01, to="other:1884")
-    client = world.open(version)
-    client.send(connect_packet("late", version))
+    client = world.open(version).sent(connect_packet("late", version))
     (answer,) = client.take()
     assert isinstance(answer, Connack)
     if version == 5:
@@ -158,8 +157,7 @@ def test_without_other_brokers_clients_learn_that_it_stops() -> None:
     world = alone()
     client, old = world.connect("c"), world.connect("old", 4)
     Draining(world)
-    late = world.open(5)
-    late.send(connect_packet("late", 5))
+    late = world.open(5).sent(connect_packet("late", 5))
     assert late.take()[0].code == ReasonCode.SERVER_UNAVAILABLE  # type: ignore[union-attr]
     world.advance(1.0)
     assert client.take() == [Disconnect(ReasonCode.SERVER_SHUTTING_DOWN)]
@@ -168,10 +166,8 @@ def test_without_other_brokers_clients_learn_that_it_stops() -> None:
 
 def test_sessions_that_no_broker_takes_end_after_a_while() -> None:
     world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
-    client = world.connect("c", 4, clean=False)
-    client.subscribe("t", qos=1)
+    Neighbour(world, 1).child()
+    client = world.connect("c", 4, clean=False).subscribed("t", qos=1)
     client.disconnect()
     world.connect("p").publish("t", b"x", 1, 1)
     found = Draining(world, to="x")
@@ -189,8 +185,7 @@ def test_sessions_that_no_broker_takes_end_after_a_while() -> None:
 def test_clients_are_sent_to_brokers_that_do_not_drain() -> None:
     """In turn; neither one that drains itself, nor one that says nothing, nor nonsense."""
     world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    Neighbour(world, 1).child()
     directory = world.node.cluster.directory.database
     found = Draining(world)
     entries = {
@@ -230,8 +225,7 @@ def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
     """The neighbour becomes the root, and says again and again that it lacks a message; then that
     it has it."""
     world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     world.connect("p").publish("t", b"x", 1, 1)
     before = encode_vector(world.node.cluster.forwarder.vector)
     world.connect("q").publish("t", b"y", 1, 1)
@@ -264,8 +258,7 @@ def test_a_drained_broker_stays_until_its_neighbour_has_all_messages() -> None:
 
 def test_a_drain_ends_when_its_time_is_over() -> None:
     world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    Neighbour(world, 1).child()
     for number in range(3):
         world.connect(f"c{number}")
     found = Draining(world, rate=0.01, within=1.0)

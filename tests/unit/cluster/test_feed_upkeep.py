@@ -50,8 +50,7 @@ def world() -> World:
 
 
 def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     key = origin_key(bid(101), neighbour.boot)
     neighbour.send(message(key=key))
@@ -68,8 +67,7 @@ def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None
 
 def test_messages_of_an_answer_do_not_slow_down_newer_ones(world: World) -> None:
     """Only a batch with a number that came by an answer is looked at message by message."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     relay, gap_recovery = world.node.cluster.forwarder, world.node.cluster.gap_recovery
     key = origin_key(bid(101), 1)
     window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters, Limits().max_gaps)
@@ -100,8 +98,7 @@ def test_a_neighbour_cannot_have_the_log_searched_without_end(
 ) -> None:
     """A question costs what it takes to answer it; who asks too often is answered later."""
     world = lone(routing="interest", link_timeout=1000.0, limits=Limits(link_requests=500.0))
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     client = world.connect("p")
     for number in range(500):
@@ -137,8 +134,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
     monkeypatch.setattr(ReplayLog, "own", noting)
     count = 60_000
     world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour, b"t")
     listing = world.node.cluster.strategy.table
     relay = world.node.cluster.forwarder

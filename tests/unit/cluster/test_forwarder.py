@@ -193,8 +193,7 @@ def test_made_up_origins_displace_none_and_do_not_circulate() -> None:
 
 def test_many_new_origins_at_once_are_made_known_in_one_piece() -> None:
     world = lone()
-    publisher, other = Neighbour(world, 1), Neighbour(world, 2)
-    publisher.child()
+    publisher, other = Neighbour(world, 1).child(), Neighbour(world, 2)
     other.take()
     rng = random.Random(1)
     keys = [origin_key(rng.randbytes(8), 2_000) for _ in range(500)]

@@ -165,8 +165,7 @@ def test_a_client_that_comes_back_during_the_encoding_keeps_its_session(turns: i
     assert holding.encoding
     holding.publish(3)
     holding.stamp -= 1 << 40  # of its connection at the neighbour, which the one here is newer than
-    client = holding.world.open()
-    client.send(connect_packet("k", clean=False, properties=EXPIRY))
+    client = holding.world.open().sent(connect_packet("k", clean=False, properties=EXPIRY))
     # The neighbour might have it by now.
     pending = holding.world.node.cluster.takeover._pending["k"]
     answer = encode_takeover(NOTHING, pending.stamp, "k")

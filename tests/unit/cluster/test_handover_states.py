@@ -58,8 +58,7 @@ class Holding:
 
     def connect(self) -> None:
         """The client comes and goes; it waits in between if a neighbour has its session."""
-        client = self.world.open()
-        client.send(
+        client = self.world.open().sent(
             connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
         )
         if client.take():

@@ -48,8 +48,7 @@ def test_the_later_of_two_brokers_with_one_id_yields(secret: bytes | None, diall
     )
     # New ones are refused, in each version's words.
     for version, code in ((5, 0x88), (4, 3)):
-        late = copy.open(version)
-        late.send(connect_packet("late", version))
+        late = copy.open(version).sent(connect_packet("late", version))
         (answer,) = late.take()
         assert isinstance(answer, Connack)
         assert answer.code == code

@@ -212,11 +212,8 @@ BAD_MESSAGES = {
 @pytest.mark.parametrize("name", BAD_MESSAGES)
 def test_a_bad_message_ends_its_link_alone(name: str) -> None:
     world = lone()
-    bad, good = Neighbour(world, 1), Neighbour(world, 2)
-    bad.child()
-    good.child()
-    client = world.connect("all")
-    client.subscribe("#", qos=2)
+    bad, good = Neighbour(world, 1).child(), Neighbour(world, 2).child()
+    client = world.connect("all").subscribed("#", qos=2)
     bad.send(BAD_MESSAGES[name])
     assert not bad.up
     assert bad.conn.closed
@@ -301,12 +298,9 @@ def test_late_qos_0_is_dropped_and_late_qos_1_and_2_are_delivered() -> None:
     """QoS 0, which is numbered by itself, keeps its order or is dropped; QoS 1 and 2 are worth more
     than theirs."""
     world = lone()
-    source, target = Neighbour(world, 1), Neighbour(world, 2)
-    source.child()
-    target.child()
+    source, target = Neighbour(world, 1).child(), Neighbour(world, 2).child()
     key = origin_key(FAR, 2_000)
-    client = world.connect("c")
-    client.subscribe("t", qos=2)
+    client = world.connect("c").subscribed("t", qos=2)
     let_through(source, key)
     source.send(message(payload=b"5", sequence=5, key=key))
     source.send(
@@ -335,8 +329,7 @@ def test_a_neighbour_cannot_have_us_work_without_end(kind: int) -> None:
     world.node.federated = True
     for number in range(2_000):
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
-    liar = Neighbour(world, 1)
-    liar.child()
+    liar = Neighbour(world, 1).child()
     body = {
         SEEN: b"",
         ORIGINS: vector_of(1),
@@ -416,8 +409,7 @@ def test_thousands_of_made_up_members_are_neither_dialled_nor_gossiped() -> None
 def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     world = lone()
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
-    client = world.connect("c")
-    client.subscribe("$mqttree/topology")
+    client = world.connect("c").subscribed("$mqttree/topology")
     client.take()
     before = world.node.cluster.tree.epoch
     root = world.node.cluster.tree.root
@@ -443,8 +435,7 @@ def test_a_neighbour_that_changes_the_tree_costs_others_little() -> None:
     """A neighbour that changes its mind with every BPDU, and asks all the time: what that costs the
     others is bounded."""
     world = lone(capability=1.0)
-    liar, honest = Neighbour(world, 1), Neighbour(world, 2)
-    honest.child()
+    liar, honest = Neighbour(world, 1), Neighbour(world, 2).child()
     own = world.node.cluster.tree.root
     told: Counter[tuple[int, int]] = Counter()
     for number in range(2_000):
@@ -534,9 +525,7 @@ def test_a_broker_that_was_stopped_has_heard_no_neighbour(*, reads_first: bool) 
     not. One from which nothing comes after that is closed when it has been silent for as long as
     any other."""
     world = lone(link_timeout=2.0)
-    silent, other = Neighbour(world, 101), Neighbour(world, 102)
-    silent.child()
-    other.child()
+    silent, other = Neighbour(world, 101).child(), Neighbour(world, 102).child()
     world.advance(0.4)
     world.now += 3.0
     if reads_first:

@@ -132,8 +132,7 @@ def test_a_stream_of_records_may_be_cut_anywhere(
 ) -> None:
     rng = random.Random(seed)
     wire = Wire(node(1), node(2)).agreed()
-    client = wire.worlds[1].connect("c")
-    client.subscribe("big/#", qos=0)
+    client = wire.worlds[1].connect("c").subscribed("big/#", qos=0)
     publisher = wire.worlds[0].connect("p")
     wire.advance(0.2)
     held = hold(wire)
@@ -155,8 +154,7 @@ def test_a_stream_of_records_may_be_cut_anywhere(
 
 def test_records_are_as_long_as_the_limit_says_and_keys_are_renewed() -> None:
     wire = Wire(*(node(n, limits=Limits(records_per_key=3)) for n in (1, 2))).agreed()
-    client = wire.worlds[1].connect("c")
-    client.subscribe("t")
+    client = wire.worlds[1].connect("c").subscribed("t")
     publisher = wire.worlds[0].connect("p")
     wire.advance(0.2)
     wire.seen[">"].clear()
@@ -187,8 +185,7 @@ def records_of(stream: bytes) -> list[bytes]:
 
 def test_a_long_packet_is_a_sign_of_life_between_its_records_too() -> None:
     wire = Wire(node(1), node(2)).agreed()
-    client = wire.worlds[1].connect("c")
-    client.subscribe("t")
+    client = wire.worlds[1].connect("c").subscribed("t")
     publisher = wire.worlds[0].connect("p")
     wire.advance(0.2)
     held = hold(wire)
@@ -277,8 +274,7 @@ def test_no_bit_of_a_handshake_or_of_what_follows_can_be_altered(direction: str)
 def delivered(tamper_at: str, how: Any) -> tuple[Wire, list[bytes], World]:
     """Ten messages over a link on which records of one direction are handled by `how`."""
     wire = Wire(node(1), node(2)).agreed()
-    client = wire.worlds[1].connect("c")
-    client.subscribe("t", qos=1)
+    client = wire.worlds[1].connect("c").subscribed("t", qos=1)
     publisher = wire.worlds[0].connect("p")
     wire.advance(0.2)
 
@@ -376,8 +372,7 @@ def test_records_of_one_direction_are_none_of_the_other() -> None:
 
 def test_a_listener_reads_no_payload() -> None:
     wire = Wire(node(1), node(2)).agreed()
-    client = wire.worlds[1].connect("c")
-    client.subscribe("plant/valve", qos=1)
+    client = wire.worlds[1].connect("c").subscribed("plant/valve", qos=1)
     wire.worlds[0].connect("p").publish("plant/valve", b"a payload that nobody else is to read")
     wire.advance(0.5)
     assert [p.payload for p in client.take() if isinstance(p, Publish)] == [
@@ -536,8 +531,7 @@ def test_a_link_that_rests_goes_on_with_what_it_has_opened() -> None:
     follows."""
     wire = Wire(*(node(n, limits=Limits(turn_work=300)) for n in (1, 2))).agreed()
     one, two = wire.worlds
-    reader, writer = two.connect("reader"), one.connect("writer")
-    reader.subscribe("new/#", qos=0)
+    reader, writer = two.connect("reader").subscribed("new/#", qos=0), one.connect("writer")
     wire.advance(1.0)
     for number in range(400):
         writer.publish(f"new/{number}", b"%d" % number, 1, number + 1)

@@ -98,8 +98,7 @@ def scene() -> Scene:
 def test_an_older_session_that_was_merged_before_a_restart_is_not_merged_again() -> None:
     """What the newer one has had and settled is not in it by name."""
     world = lone(routing="topic", link_timeout=10_000.0)
-    one = Neighbour(world, 101)
-    one.child()
+    one = Neighbour(world, 101).child()
     known(world, one)
     world.connect("k", clean=False, properties=KEPT_LONG)
     session = world.session("k")

@@ -281,8 +281,7 @@ def world_with(version: int = 5) -> tuple[World, Neighbour, Neighbour, FakeClien
     for one in neighbours:
         one.child()
     let_through(neighbours[0], origin_key(bid(101), 2_000))
-    client = world.connect("subscriber", version)
-    client.subscribe("#", qos=2)
+    client = world.connect("subscriber", version).subscribed("#", qos=2)
     return world, *neighbours, client
 
 

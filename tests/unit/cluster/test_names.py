@@ -66,8 +66,7 @@ def subscribe(world: World, who: Iterable[tuple[str, int]], *, group: bool = Fal
         told = few if name == "slow" else kept
         client = world.connect(
             f"{name}{version}", version, clean=False, properties=told if version == 5 else None
-        )
-        client.subscribe("#", qos=2)
+        ).subscribed("#", qos=2)
         if group:
             client.subscribe("$share/g/a/#", qos=1)
         if name == "away":
@@ -113,8 +112,7 @@ def test_messages_that_are_published_here_have_the_name_that_the_log_says(
     group: bool,
 ) -> None:
     world = lone()
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     subscribe(world, sorted(who), group=group)
     writer = world.connect("writer", version)
     number = 1
@@ -138,8 +136,7 @@ def test_messages_that_a_link_brings_have_the_name_that_it_says(
     kinds: list[tuple[str, int, int, str]], first: int, version: int, mixed: bool
 ) -> None:
     world = lone()
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     subscribe(world, WHO if mixed else [("quick", version), ("away", version)])
     let_through(neighbour)
     ordinary = [(topic, 1, more, "plain") for topic, _, more, _ in kinds]
@@ -195,8 +192,7 @@ def test_no_broker_gives_a_name_twice() -> None:
 def test_a_message_of_a_broker_that_was_alone_keeps_its_name_through_restarts() -> None:
     world = Durable()
     world.advance(11.0)
-    client = durable_client(world, "k")
-    client.subscribe("#", qos=2)
+    client = durable_client(world, "k").subscribed("#", qos=2)
     client.disconnect()
     publisher = world.connect("p")
     publisher.publish("a", b"1", 1, 1)

@@ -33,9 +33,7 @@ def alone(limits: Limits | None = None, **config: Any) -> World:
 
 
 def child(world: World, number: int = 1) -> Neighbour:
-    neighbour = Neighbour(world, number, routing="ort")
-    neighbour.child()
-    return neighbour
+    return Neighbour(world, number, routing="ort").child()
 
 
 def root(number: int, capability: float = 1.0) -> RootVector:
@@ -83,8 +81,7 @@ def test_the_first_message_of_a_topic_sends_a_topic_pingreq_to_all_neighbours() 
 def test_a_subscription_to_a_topic_does_so_too_and_one_with_wildcards_does_not() -> None:
     world = alone()
     neighbour = child(world)
-    client = world.connect("client")
-    client.subscribe("a/b")
+    client = world.connect("client").subscribed("a/b")
     assert [told.topic for told in pings(neighbour)] == [b"a/b"]
     client.subscribe("x/#")
     client.subscribe("$SYS/#")
@@ -143,8 +140,7 @@ def test_what_members_missed_is_counted_unless_it_is_qos_0() -> None:
 def test_messages_of_others_are_flooded_in_the_overlay_but_not_back() -> None:
     world = alone()
     parent, below = child(world, 1), child(world, 2)
-    client = world.connect("client")
-    client.subscribe("t")
+    world.connect("client").subscribe("t")
     parent.send(ping((TOPIC_PINGREQ, claim(1, root=root(1, 99.0)))))
     below.send(ping((TOPIC_PINGREQ, follows(2))))
     world.advance(TT + 0.1)
@@ -159,8 +155,7 @@ def test_each_number_is_taken_once_in_whatever_order_it_comes() -> None:
     for qos in (0, 1, 2):
         world = alone()
         one, other = child(world, 1), child(world, 2)
-        client = world.connect("client")
-        client.subscribe("#", qos=2)
+        client = world.connect("client").subscribed("#", qos=2)
         for number in (5, 9, 7, 5, 7, 6):
             sender = one if number % 2 else other
             sender.send(message(b"t%d" % number, b"%d" % number, qos=qos, sequence=number))
@@ -170,8 +165,7 @@ def test_each_number_is_taken_once_in_whatever_order_it_comes() -> None:
 
 def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
     world = alone()
-    client = world.connect("client")
-    client.subscribe("w")
+    client = world.connect("client").subscribed("w")
     client.subscribe("x/#")
     client.publish("t", b"x")
     neighbour = child(world)
@@ -184,8 +178,7 @@ def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
 def test_a_broker_without_a_client_of_the_topic_leaves_at_its_next_round() -> None:
     world = alone(Limits(advertised_s=10.0))
     neighbour = child(world)
-    client = world.connect("client")
-    client.subscribe("s")
+    client = world.connect("client").subscribed("s")
     client.publish("p", b"x")
     pings(neighbour)
     client.unsubscribe("s")
@@ -214,8 +207,7 @@ def test_what_only_passes_through_is_not_published_here() -> None:
 def test_topics_beyond_the_limit_are_counted_and_nothing_else_is_lost() -> None:
     world = alone(Limits(max_topic_overlays=2))
     neighbour = child(world)
-    client = world.connect("client")
-    client.subscribe("#")
+    client = world.connect("client").subscribed("#")
     for topic in ("1", "2", "3"):
         client.publish(topic, b"x")
     assert world.counters.overlays_refused >= 1

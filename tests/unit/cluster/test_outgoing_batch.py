@@ -23,8 +23,7 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
     count: int, size: int
 ) -> None:
     world = lone(routing="flood")
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     client = world.connect("publisher", 4)
     client.send(encode_packet(Publish("t", b"x" * size), 4) * count)
     found = neighbour.batches()
@@ -77,8 +76,7 @@ def test_a_chunk_does_what_its_packets_do_one_by_one(
     results = []
     for chunks in (pieces, [b"".join(pieces)]):
         world = lone(routing="flood")
-        neighbour = Neighbour(world, 101)
-        neighbour.child()
+        neighbour = Neighbour(world, 101).child()
         subscribers = []
         for name, filters, level in (("one", "a/+", 1), ("two", "+/1", 2), ("three", "b/#", 0)):
             subscriber = world.connect(name, version if level != 2 else 9 - version)

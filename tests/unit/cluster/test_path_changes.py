@@ -35,8 +35,7 @@ def told(neighbour: Neighbour) -> list[bytes]:
 
 def active(**config: Any) -> tuple[World, Neighbour]:
     world = lone(routing="topic", link_timeout=1000.0, **config)
-    neighbour = Neighbour(world, 101, routing="topic")
-    neighbour.child()
+    neighbour = Neighbour(world, 101, routing="topic").child()
     known(world, neighbour)
     world.advance(1)
     assert world.node.cluster.strategy.trees.active
@@ -60,8 +59,7 @@ def test_a_queue_that_overflowed_is_announced_when_it_has_drained() -> None:
 def test_beyond_the_limit_of_brokers_or_links_messages_keep_to_the_tree(limit: str) -> None:
     """They may be made up: messages keep to the tree."""
     world = lone(routing="topic", link_timeout=1000.0, limits=Limits(**{limit: 0}))
-    neighbour = Neighbour(world, 101, routing="topic")
-    neighbour.child()
+    neighbour = Neighbour(world, 101, routing="topic").child()
     known(world, neighbour)
     world.advance(1)
     assert not world.node.cluster.strategy.trees.active

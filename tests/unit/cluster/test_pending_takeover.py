@@ -246,8 +246,7 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
 
 def test_a_client_need_not_stay_until_its_session_comes() -> None:
     taking = half_taken()
-    reader = taking.world.connect("r")
-    reader.subscribe("x")
+    reader = taking.world.connect("r").subscribed("x")
     taking.client.send(Publish("x", b"1"), Disconnect())
     taking.client.vanish()
     taking.finish_without_client()
@@ -258,8 +257,7 @@ def test_a_client_need_not_stay_until_its_session_comes() -> None:
 
 def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:
     taking = half_taken()
-    again = taking.world.open()
-    again.send(
+    again = taking.world.open().sent(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
     taking.pull, taking.client = taking.world.node.cluster.takeover._pending["k"], again
@@ -274,8 +272,7 @@ def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
     """Its client may go to one of them as soon as it has that. Of very many that come at once they
     hear a little later."""
     world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     neighbour.take()
     world.advance(1.0)

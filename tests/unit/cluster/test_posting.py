@@ -52,8 +52,7 @@ def world(limits: Limits) -> World:
 def test_a_covered_filter_is_not_announced(world: World) -> None:
     """First and last local interest, and only if nothing covers it; what replaces a filter goes
     with its withdrawal."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     world.advance(1)
     neighbour.take()
     one, two = world.connect("one"), world.connect("two")
@@ -84,8 +83,7 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
 @pytest.mark.parametrize("limits", [Limits(interest_step=10)])
 def test_many_are_exchanged_in_pieces(world: World) -> None:
     """No client waits for that; and what is wanted is posted at every moment."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     filters = [f"site/{number}" for number in range(55)]
     one, all_of_it = world.connect("one"), world.connect("all")
     subscribe(one, *filters)
@@ -113,8 +111,7 @@ def test_many_are_exchanged_in_pieces(world: World) -> None:
 @pytest.mark.parametrize("limits", [Limits(max_interests=10)])
 def test_more_than_can_be_posted(world: World) -> None:
     """Everything is asked for instead, and not any more once half as many are left."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     client = world.connect("one")
     subscribe(client, *(f"a/{number}" for number in range(10)))
     world.advance(1)
@@ -136,8 +133,7 @@ def test_more_than_can_be_posted(world: World) -> None:
 
 
 def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     client = world.connect("one")
     subscribe(client, "$SYS/#", "$mqttree/x")
     client.unsubscribe("$mqttree/x")

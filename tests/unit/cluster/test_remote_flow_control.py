@@ -241,8 +241,7 @@ def test_the_queue_of_an_absent_client_grows_no_further(world: World, said: Said
         "slow",
         clean=False,
         properties={Property.RECEIVE_MAXIMUM: 1, Property.SESSION_EXPIRY_INTERVAL: 100},
-    )
-    client.subscribe("fast", qos=1)
+    ).subscribed("fast", qos=1)
     far.publish(*[b"fast"] * 50)
     client.vanish()
     far.publish(*[b"fast"] * 50)
@@ -295,8 +294,7 @@ def test_a_slow_plugin_holds_publishers_elsewhere(said: Said) -> None:
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("limits", [SMALL.replace(hold_link_bytes=10_000)])
 def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(world: World, qos: int) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     neighbour.transport.capacity = 1_000
     fast = world.connect("fast")
     for number in range(1, 30):

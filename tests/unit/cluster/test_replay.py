@@ -56,8 +56,7 @@ def replayed(world: World) -> int:
 def test_messages_between_two_steps_are_neither_lost_nor_reordered() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
-    other = Neighbour(world, 2)
-    other.child()
+    other = Neighbour(world, 2).child()
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     number, got = COUNT, []
     for _ in itertools.count():
@@ -152,8 +151,7 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
 def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     got: list[str] = []
     link = neighbour.link()
     for lacks in (0, 1):

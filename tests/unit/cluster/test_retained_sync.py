@@ -92,8 +92,7 @@ def steps(world: World, number: int = 1) -> None:
 
 def pair(**config: Any) -> tuple[World, Neighbour]:
     world = lone(link_timeout=10_000.0, **config)
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     let_through(neighbour)
     steps(world)
     neighbour.take()
@@ -110,8 +109,7 @@ def publishes(neighbour: Neighbour) -> list[Publish]:
 
 def test_only_retained_messages_have_a_stamp_and_clients_never_see_it() -> None:
     world, neighbour = pair()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    client = world.connect("c").subscribed("#", qos=1)
     for retain in (False, True):
         properties: Any = {Property.USER_PROPERTY: [("h", "mine")], Property.CONTENT_TYPE: "text"}
         client.send(Publish("t", b"x", 1, retain, False, 1, properties))
@@ -132,8 +130,7 @@ def test_only_retained_messages_have_a_stamp_and_clients_never_see_it() -> None:
 
 def test_the_last_write_wins_in_any_order() -> None:
     world, neighbour = pair()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    client = world.connect("c").subscribed("#", qos=1)
     stream = [
         restored(b"t", b"2", 20, sequence=1, restored=False),
         restored(b"t", b"1", 10, sequence=2, restored=False),
@@ -185,10 +182,8 @@ def test_a_clock_that_is_far_ahead() -> None:
 
 def test_a_restored_message_is_kept_delivered_once_and_passed_on() -> None:
     world, neighbour = pair()
-    other = Neighbour(world, 2)
-    other.child()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    other = Neighbour(world, 2).child()
+    client = world.connect("c").subscribed("#", qos=1)
     key = origin_key(FAR, 2_000)
     let_through(neighbour, key)
     neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key))
@@ -243,8 +238,7 @@ def test_a_restored_message_has_its_remaining_time() -> None:
         )
     )
     world.advance(10.0)
-    other = Neighbour(world, 0)
-    other.child()
+    other = Neighbour(world, 0).child()
     other.send(ping((FETCH, b"\x0c" + place_of(b"t"))))
     steps(world)
     (sent,) = publishes(other)
@@ -268,14 +262,12 @@ def test_topics_that_begin_with_dollar_stay() -> None:
         assert not neighbour.up
         assert [topic for topic, _ in node.retained.items()] == ["$SYS/broker/x"]
         assert node.retained.digests.whole == before
-        neighbour = Neighbour(world, 1, boot=2 + again)
-        neighbour.child()
+        neighbour = Neighbour(world, 1, boot=2 + again).child()
 
 
 def test_rules_hold_for_what_is_restored() -> None:
     world, neighbour = pair()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    client = world.connect("c").subscribed("#", qos=1)
     world.node.set_access(
         Access(
             rules=parse_rules("rules", "deny subscribe secret/#\nallow all #\n", limits=Limits())
@@ -307,8 +299,7 @@ def test_the_lower_id_begins() -> None:
     steps(world)
     assert neighbour.records(DIGEST) == [world.node.retained.digests.whole.to_bytes(8, "big")]
     world = lone(id=b"\0" * 7 + b"\1")
-    neighbour = Neighbour(world, 2)
-    neighbour.child()
+    neighbour = Neighbour(world, 2).child()
     world.connect("c").publish("t", b"x", 1, retain=True)
     neighbour.take()
     neighbour.send(ping((DIGEST, b"\0" * 8)))
@@ -392,15 +383,13 @@ def test_a_full_store_fetches_nothing() -> None:
 
 def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
     world, neighbour = pair(max_retained_bytes=10)
-    reader, writer = world.connect("r"), world.connect("w")
-    reader.subscribe("t", qos=1)
+    reader, writer = world.connect("r").subscribed("t", qos=1), world.connect("w")
     writer.publish("t", b"old", retain=True)
     writer.publish("t", bytes(100), retain=True)
     writer.publish("t", bytes(101), retain=True)
     assert reader.payloads() == [b"old", bytes(100), bytes(101)]
     assert [p.payload for p in publishes(neighbour)] == [b"old", bytes(100), bytes(101)]
-    late = world.connect("late")
-    late.subscribe("t", qos=1)
+    late = world.connect("late").subscribed("t", qos=1)
     assert late.payloads() == []
     assert [
         text for level, text in world.lines if level == "warning" and "not retained" in text
@@ -416,10 +405,8 @@ def test_a_restored_update_that_does_not_fit() -> None:
     """It is for subscribers and other brokers all the same; it is asked for again when there may be
     room."""
     world, neighbour = pair(max_retained_bytes=10)
-    other = Neighbour(world, 2)
-    other.child()
-    client = world.connect("c")
-    client.subscribe("t", qos=1)
+    other = Neighbour(world, 2).child()
+    client = world.connect("c").subscribed("t", qos=1)
     neighbour.send(restored(b"t", b"old", 1), restored(b"t", bytes(100), 5, sequence=2))
     assert client.payloads() == other.messages() == [b"old", bytes(100)]
     assert world.node.retained.get("t") is None
@@ -453,8 +440,7 @@ def test_the_last_write_is_not_sent_to_who_has_no_room_for_it() -> None:
 
 def test_a_broker_that_retains_nothing_takes_no_part() -> None:
     world, neighbour = pair(retain_available=False)
-    client = world.connect("c")
-    client.subscribe("#")
+    client = world.connect("c").subscribed("#")
     neighbour.send(restored(b"t", b"x"), restored(b"t", b"y", sequence=2, restored=False))
     neighbour.send(ping((DIGEST, b"\1" * 8), (PARTS, part((b"", {1: 1}))), (FETCH, b"\1\0")))
     world.advance(DEFAULTS.retained_check_s + 1.0)
@@ -570,8 +556,7 @@ def test_a_restored_message_of_our_own_is_kept_and_not_delivered() -> None:
     """It is kept if it wins, as by a broker that got it back; no subscriber here gets it, and the
     numbers stay ours."""
     world, neighbour = pair()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    client = world.connect("c").subscribed("#", qos=1)
     neighbour.send(restored(b"t", b"x", 5, key=origin_key(OWN, 1_000), sequence=9_999))
     assert client.payloads() == []
     client.publish("u", b"y", 1)
@@ -600,8 +585,7 @@ def test_nothing_is_said_before_the_link_is_live() -> None:
 def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
     """They are delivered, unless they were, and leave nothing behind that is kept for logs."""
     world, neighbour = pair()
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    client = world.connect("c").subscribed("#", qos=1)
     key = origin_key(FAR, 2_000)
     if met:
         let_through(neighbour, key)
@@ -648,8 +632,7 @@ def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() 
 
 def test_a_restored_message_is_delivered_once_though_a_link_brings_it_too() -> None:
     world, neighbour, key = joined(10)
-    client = world.connect("c")
-    client.subscribe("#", qos=1)
+    client = world.connect("c").subscribed("#", qos=1)
     neighbour.send(restored(b"t", b"x", sequence=7, key=key))
     assert client.payloads() == [b"x"]
     neighbour.send(restored(b"t", b"x", sequence=7, key=key, restored=False))
@@ -683,8 +666,7 @@ def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
 
 def test_a_comparison_waits_for_a_neighbour_that_brings_the_same() -> None:
     world, neighbour = pair()
-    other = Neighbour(world, 2)
-    other.child()
+    other = Neighbour(world, 2).child()
     steps(world)
     other.take()
     other.send(restored(b"u", b"y"))  # it compares with us as well
@@ -702,8 +684,7 @@ def test_what_neighbours_have_not_acknowledged_is_not_pushed_out_of_the_log() ->
         log_bytes=100_000, hold_log_bytes=20_000, log_kept_bytes=400_000, mark_bytes=1_000
     )
     world, one = pair(limits=limits)
-    other = Neighbour(world, 2)
-    other.child()
+    other = Neighbour(world, 2).child()
     one.answers = other.answers = False
     client, log, store = world.connect("c"), world.node.cluster.forwarder.log, world.node.retained
     while client.transport.reading:

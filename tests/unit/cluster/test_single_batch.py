@@ -33,9 +33,7 @@ def taken(data: bytes) -> list[object]:
     """What a broker makes of bytes of a neighbour: what it counts, and what it sends to clients and
     to another neighbour."""
     world = lone(routing="flood")
-    one, other = Neighbour(world, 101), Neighbour(world, 102)
-    one.child()
-    other.child()
+    one, other = Neighbour(world, 101).child(), Neighbour(world, 102).child()
     clients = []
     for number, (version, topic_filter) in enumerate(
         ((4, "a/#"), (5, "b/#"), (4, "c/d"), (5, "#"))

@@ -24,9 +24,7 @@ def alone(limits: Limits | None = None) -> World:
 
 
 def child(world: World, number: int = 1) -> Neighbour:
-    neighbour = Neighbour(world, number, routing="srt")
-    neighbour.child()
-    return neighbour
+    return Neighbour(world, number, routing="srt").child()
 
 
 def entry(text: str, on: bool = True) -> bytes:
@@ -74,8 +72,7 @@ def test_the_first_message_of_a_topic_advertises_it_byte_for_byte() -> None:
 def test_a_subscription_follows_an_advertisement_byte_for_byte() -> None:
     world = alone()
     near, other = child(world, 1), child(world, 2)
-    client = world.connect("client")
-    client.subscribe("a/#")
+    world.connect("client").subscribe("a/#")
     assert told(near) == told(other) == ([], [])
     world.advance(0.23)
     near.send(ping((PUBADV, entry("a/b"))))
@@ -121,8 +118,7 @@ def test_what_only_passes_through_is_not_advertised_as_published_here() -> None:
 
 def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
     world = alone()
-    client = world.connect("client")
-    client.subscribe("w")
+    client = world.connect("client").subscribed("w")
     client.publish("t", b"x")
     neighbour = child(world)
     neighbour.send(ping((PUBADV, entry("w"))))

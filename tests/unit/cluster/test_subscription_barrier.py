@@ -60,8 +60,7 @@ def answered(client: FakeClient) -> bool:
 
 def beside(world: World) -> tuple[Neighbour, FakeClient]:
     """A neighbour in the tree, and a client here."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     return neighbour, world.connect("c")
 
 
@@ -77,8 +76,7 @@ def confirmed(world: World) -> tuple[Neighbour, FakeClient]:
 
 def test_an_answer_that_never_comes_delays_no_other_client(world: World) -> None:
     """Not even when no client waited for that one, so that it was not given up then."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     world.node.cluster.strategy.table.changed("restored", wanted=True)
     world.advance(POST_INTERVAL)
     assert len(neighbour.records(TOLD)) == 1
@@ -93,8 +91,7 @@ def test_an_answer_that_never_comes_delays_no_other_client(world: World) -> None
 
 def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     """When the last one was given up, too: what was posted since is sent first."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     one, two = world.connect("one"), world.connect("two")
     subscribe(one, "a")
     world.advance(DEFAULTS.suback_wait_s - POST_INTERVAL / 4)
@@ -114,9 +111,7 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
 
 
 def test_made_up_brokers_are_not_remembered(world: World) -> None:
-    one, two = Neighbour(world, 101), Neighbour(world, 102)
-    one.child()
-    two.child()
+    one, two = Neighbour(world, 101).child(), Neighbour(world, 102).child()
     for number in range(2000):
         one.send(ping((TOLD, b"made%04d" % number + bytes(12) + bytes(4))))
     assert len(world.node.cluster.barrier._waves) == 0
@@ -172,8 +167,7 @@ def test_a_wave_does_not_go_round(world: World) -> None:
 def test_many_brokers_ask_less_often() -> None:
     """All waves of all brokers cross each link: together they must stay below what a link takes."""
     world = lone(routing="interest", link_timeout=1000.0, limits=Limits(suback_waves=5.0))
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     clients = [world.connect(f"c{number}") for number in range(100)]
     asked = 0
     for number, client in enumerate(clients):
@@ -199,10 +193,8 @@ def test_no_client_waits_for_ever_whatever_happens(how: str, disk: str) -> None:
     else:
         world = Durable(routing="interest", discovery="static", link_timeout=1000.0)
         world.files.lazy = disk == "slow"
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
-    client = world.open()
-    client.send(
+    neighbour = Neighbour(world, 101).child()
+    client = world.open().sent(
         connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
     subscribe(client, "a")
@@ -214,8 +206,7 @@ def test_no_client_waits_for_ever_whatever_happens(how: str, disk: str) -> None:
     if how == "vanish":
         client.vanish()
     elif how == "taken over":
-        again = world.open()
-        again.send(
+        again = world.open().sent(
             connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
         )
     elif how == "redirected":
@@ -249,8 +240,7 @@ def test_no_client_waits_for_ever_whatever_happens(how: str, disk: str) -> None:
 
 def test_every_broker_has_to_know(world: World) -> None:
     """A wave that ended early does not stand for those that it did not reach: another follows."""
-    one, two = Neighbour(world, 101), Neighbour(world, 102)
-    one.child()
+    one, two = Neighbour(world, 101).child(), Neighbour(world, 102)
     client = world.connect("c")
     subscribe(client, "a")
     world.advance(POST_INTERVAL)
@@ -295,8 +285,7 @@ def test_a_new_incarnation_of_a_broker_has_to_hear_it_again(world: World) -> Non
     neighbour, client = confirmed(world)
     world.node.connection_lost(neighbour.conn, "reset", world.now)
     world.settle()
-    again = Neighbour(world, 101, boot=2)
-    again.child()
+    again = Neighbour(world, 101, boot=2).child()
     subscribe(client, "a")
     world.advance(LOST / 2)
     assert not answered(client)
@@ -318,8 +307,7 @@ def test_the_barrier_does_not_wait_for_a_lost_neighbour(world: World) -> None:
 
 @pytest.mark.parametrize("body", (b"", b"x" * 11, b"x" * 13, b"x" * 12 + b"y" * (18 * 1024 + 18)))
 def test_a_malformed_answer_closes_the_link(world: World, body: bytes) -> None:
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     neighbour.send(ping((HEARD, body)))
     assert not neighbour.up
 
@@ -395,8 +383,7 @@ def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
     while not (some := served(clients)):
         turn(world)
     assert some < MANY
-    later = world.open(4)
-    later.send(connect_packet(f"c{MANY - 1}", 4, clean=False))
+    later = world.open(4).sent(connect_packet(f"c{MANY - 1}", 4, clean=False))
     assert not later.take()
     while (now := served(clients)) < MANY:
         assert now - some < MANY / 2
@@ -413,8 +400,7 @@ def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
 def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) -> None:
     """A feed that is being repaired may bring anything: the number of the origin's last message
     when it heard decides."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     key = origin_key(bid(101), 1)
     neighbour.send(message(key=key, sequence=5))
     client = world.connect("c")

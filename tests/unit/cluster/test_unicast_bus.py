@@ -64,8 +64,7 @@ def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
     kind: int, body: bytes
 ) -> None:
     world = lone(routing="interest")
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     neighbour.send(routed(kind, body, sender=b"somebody"))
     assert neighbour.up
     assert world.counters.link_garbage == 0
@@ -73,8 +72,7 @@ def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
 
 def test_a_question_has_one_answer_from_the_broker_that_was_asked_or_none_in_time() -> None:
     world = lone()
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     world.advance(1)
     questions, found = world.node.cluster.admin_questions, list[Answer]()
@@ -99,8 +97,7 @@ def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
     go on."""
     limits = Limits(listing_entries=60, listing_reserved=30)
     world = lone(routing="topic", link_timeout=1000.0, limits=limits)
-    one = Neighbour(world, 101, routing="topic")
-    one.child()
+    one = Neighbour(world, 101, routing="topic").child()
     known(world, one)
     for number in range(40):
         client = world.connect(f"c{number}", properties=FOREVER)
@@ -114,8 +111,7 @@ def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
     client.send(b"\x82\x07\x00\x01\x00\x00\x01z\x00")
     world.advance(1)
     assert INTEREST + b"z" in own
-    two = Neighbour(world, 102, routing="topic")
-    two.child()
+    two = Neighbour(world, 102, routing="topic").child()
     world.advance(1)
     assert one.up
     assert two.up
@@ -132,9 +128,7 @@ def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
     """However short: brokers behind a link that takes nothing get them once it does."""
     limits = Limits(link_kept_bytes=50_000, pieces_backlog=10_000)
     world = lone(routing="interest", link_timeout=1000.0, limits=limits)
-    slow, fast = Neighbour(world, 101), Neighbour(world, 102)
-    slow.child()
-    fast.child()
+    slow, fast = Neighbour(world, 101).child(), Neighbour(world, 102).child()
     known(world, slow)
     slow.transport.capacity = 0
     record = (ROUTED, bid(101) + b"somebody" + bytes((0, SESSION_PART)) + bytes(500))
@@ -150,8 +144,7 @@ def test_the_backlog_of_a_link_that_lags_is_noted(lags: bool) -> None:
     """What another one had not taken yet was little, and its origin still has it: nothing of others
     is kept for that."""
     world = lone(routing="flood")
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     link = neighbour.link()
     position = link.kept_from

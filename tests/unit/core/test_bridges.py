@@ -65,8 +65,7 @@ def bridge(
 @pytest.mark.parametrize("level", GOLDEN)
 def test_a_bridge_is_a_client(level: int) -> None:
     world = World()
-    client = world.open(level & 0x7F)
-    client.send(GOLDEN[level])
+    client = world.open(level & 0x7F).sent(GOLDEN[level])
     (connack,) = client.take()
     assert isinstance(connack, Connack)
     assert connack.code == 0
@@ -80,10 +79,8 @@ def test_a_bridge_is_a_client(level: int) -> None:
 def test_mosquittos_first_packets_are_answered(level: int) -> None:
     """The topic of its state begins with `$`: it is acknowledged, and stays there."""
     world = World()
-    other = world.connect("other", 4)
-    other.subscribe("#", "$SYS/#", qos=2)
-    client = world.open(level & 0x7F)
-    client.send(GOLDEN[level])
+    other = world.connect("other", 4).subscribed("#", "$SYS/#", qos=2)
+    client = world.open(level & 0x7F).sent(GOLDEN[level])
     client.take()
     client.send(STATE + SUBSCRIBE)
     assert client.take() == [Puback(1), Suback(2, [2])]
@@ -138,16 +135,14 @@ def test_a_shared_subscription_of_a_bridge_has_no_no_local() -> None:
 
 def test_a_bridge_with_mqtt_5_says_its_options_itself() -> None:
     world = World()
-    client = bridge(world, "b", 5)
-    client.subscribe("echo", SubscriptionRequest("quiet", 2, True, True))
+    client = bridge(world, "b", 5).subscribed("echo", SubscriptionRequest("quiet", 2, True, True))
     client.publish("quiet")
     client.publish("echo", retain=True)
     assert client.take_publishes() == [Publish("echo", b"x")]
 
 
 def test_a_client_without_the_bit_has_no_such_options() -> None:
-    client = World().connect("c", 4)
-    client.subscribe("#")
+    client = World().connect("c", 4).subscribed("#")
     client.publish("t", retain=True)
     assert client.take_publishes() == [Publish("t", b"x")]
 

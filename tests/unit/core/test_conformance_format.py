@@ -93,8 +93,7 @@ def test_ill_formed_strings_close_the_connection(where: str, text: bytes) -> Non
     versions, packet = STRINGS[where]
     for version in versions:
         world = World()
-        watcher = world.connect("w")
-        watcher.subscribe("#", qos=2)
+        watcher = world.connect("w").subscribed("#", qos=2)
         data = packet(version, text)
         client = world.open(version) if data[0] == 0x10 else world.connect("c", version)
         client.send(data, Pingreq())

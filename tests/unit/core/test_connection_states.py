@@ -60,8 +60,7 @@ STEPS = ("publish", "wait", "answer", "hold", "release", "other", "lost", "close
 def test_packets_before_the_end_are_handled_once_and_in_order(steps: list[str]) -> None:
     """Whatever happens to a connection meanwhile. Nothing that comes after its end is handled."""
     world = World()
-    reader, writer = world.connect("reader"), world.connect("writer")
-    reader.subscribe("t")
+    reader, writer = world.connect("reader").subscribed("t"), world.connect("writer")
     conn, transport = writer.conn, writer.transport
     due: list[bytes] = []
     number = 0

@@ -67,8 +67,7 @@ def turn(world: World) -> None:
 def test_keep_alives_that_end_together() -> None:
     """All clients of a network that failed; one of them says something between two turns."""
     world = World()
-    watcher = world.connect("watcher")
-    watcher.subscribe("w/#", qos=0)
+    watcher = world.connect("watcher").subscribed("w/#", qos=0)
     clients = many(world, keep_alive=10, will=Will("w/gone", b"x", 0, False))
     while not closed(clients):
         turn(world)
@@ -106,13 +105,11 @@ def test_a_stop_with_very_many_clients() -> None:
     """Clients that are not disconnected yet go on: they publish, leave, get the wills of the
     others. No new one is let in."""
     world = lone()
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     clients = many(world, will=Will("w", b"will", 0, False))
     late = world.open()
-    last = world.connect("last", version=5)
-    last.subscribe("#", qos=1)
+    last = world.connect("last", version=5).subscribed("#", qos=1)
     ended: list[float] = []
     world.node.stop(world.now, lambda: ended.append(world.now))
     world.settle()
@@ -163,8 +160,7 @@ def test_too_many_user_properties_are_refused(kind: int) -> None:
 def test_a_connect_may_have_as_many_user_properties_as_a_publish() -> None:
     world = World()
     assert world.connect("c", properties=properties(MAX_REPEATED)).connack.code == 0
-    client = world.open()
-    client.send(connect_packet("d", properties=properties(MAX_REPEATED + 1)))
+    client = world.open().sent(connect_packet("d", properties=properties(MAX_REPEATED + 1)))
     assert client.last_reason() == ReasonCode.QUOTA_EXCEEDED
 
 
@@ -189,8 +185,7 @@ def test_too_many_subscription_identifiers_are_refused() -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_too_many_properties_close_a_client_and_many_end_its_turn(qos: int) -> None:
     world = World()
-    client, other = world.connect("c"), world.connect("o")
-    other.subscribe("t", qos=0)
+    client, other = world.connect("c"), world.connect("o").subscribed("t", qos=0)
     packet_id = 1 if qos else None
     at_most = Publish("t", b"x", qos, packet_id=packet_id, properties=properties(MAX_REPEATED))
     client.send(at_most, Publish("t", b"y", 0))

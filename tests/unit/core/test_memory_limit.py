@@ -31,8 +31,7 @@ MIB = 1 << 20
 
 def away(world: World, name: str, topic: str = "q/#") -> None:
     """A client with a kept session that is gone."""
-    client = world.connect(name, clean=False, properties={0x11: 3600})
-    client.subscribe(topic, qos=1)
+    client = world.connect(name, clean=False, properties={0x11: 3600}).subscribed(topic, qos=1)
     client.vanish()
 
 
@@ -110,8 +109,7 @@ def test_memory_is_freed_in_the_documented_order() -> None:
     retained.publish("kept/1", b"another", 1, 201, retain=True)
     assert len(world.node.retained) == kept
     assert world.counters.retained_refused == 1
-    stranger = world.open()
-    stranger.send(connect_packet("stranger", 5))
+    stranger = world.open().sent(connect_packet("stranger", 5))
     assert stranger.closed
     assert any("memory is short" in line for line in world.logged)
 

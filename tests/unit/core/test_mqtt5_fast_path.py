@@ -149,8 +149,7 @@ def run(fast: bool, chosen: list[Any], alike: bool, *, linked: bool) -> tuple[An
     world.node.fast = fast
     neighbour: Neighbour | None = None
     if linked:
-        neighbour = Neighbour(world, 101)
-        neighbour.child()
+        neighbour = Neighbour(world, 101).child()
     clients = receivers(world, alike)
     publisher = world.connect("publisher")
     publisher.transport.written.clear()
@@ -248,8 +247,7 @@ def test_long_topics_of_short_packets_are_written_out_some_at_a_time() -> None:
     found = resolve(client, aliased("", 1) * 10_000, 0)
     assert found is not None
     assert len(found.packets) < MAX_RESOLVED_BYTES + len(topic) + 100
-    subscriber = world.connect("subscriber")
-    subscriber.subscribe("#")
+    subscriber = world.connect("subscriber").subscribed("#")
     publisher.send(aliased("", 1) * 20)
     assert [len(packet.topic) for packet in subscriber.take_publishes()] == [len(topic)] * 20
 
@@ -258,8 +256,7 @@ def test_a_packet_that_grows_beyond_the_largest_is_taken_all_the_same() -> None:
     """The limit is on what comes in."""
     world = World(max_packet_size=300)
     publisher, _ = introduced(world, "x" * 250)
-    subscriber = world.connect("subscriber")
-    subscriber.subscribe("#")
+    subscriber = world.connect("subscriber").subscribed("#")
     publisher.send(aliased("", 1, b"y" * 280) + aliased("", 1, b"z"))
     assert subscriber.payloads() == [b"y" * 280, b"z"]
     assert not publisher.closed
@@ -277,8 +274,7 @@ def test_bytes_that_came_are_counted_as_they_came() -> None:
 def test_what_expires_is_kept_for_who_is_away_as_long_as_it_says() -> None:
     world = World(keep_missed=True)
     kept = {Property.SESSION_EXPIRY_INTERVAL: 100}
-    client = world.connect("s", properties=kept)
-    client.subscribe("t", qos=1)
+    client = world.connect("s", properties=kept).subscribed("t", qos=1)
     world.node.connection_lost(client.conn, "gone", world.now)
     publisher = world.connect("p")
     for seconds in (5, 20):

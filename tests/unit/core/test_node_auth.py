@@ -156,8 +156,7 @@ def test_a_wrong_password_and_a_wrong_name_look_the_same(user: str) -> None:
 @pytest.mark.statement("MQTT-4.12.0-1")
 def test_an_unknown_authentication_method_is_refused() -> None:
     there = world()
-    client = there.open()
-    client.send(connect_packet(properties=properties(b"x", "KERBEROS")))
+    client = there.open().sent(connect_packet(properties=properties(b"x", "KERBEROS")))
     assert client.take() == [Connack(False, ReasonCode.BAD_AUTHENTICATION_METHOD)]
     assert client.closed
 
@@ -276,8 +275,7 @@ def test_auth_keeps_to_the_maximum_packet_size() -> None:
 @pytest.mark.statement("MQTT-4.12.1-1")
 def test_authenticating_again_while_messages_flow() -> None:
     there = world()
-    client = authenticated(there)
-    client.subscribe("t")
+    client = authenticated(there).subscribed("t")
     for _ in range(2):
         scram = ScramClient("anna", "anna's password")
         client.send(auth(scram.first(), ReasonCode.RE_AUTHENTICATE))
@@ -330,8 +328,7 @@ def test_a_reauthentication_in_the_wrong_order_is_refused(packets: list[Auth]) -
 @pytest.mark.parametrize(("user", "password"), [("anna", "wrong"), ("bob", "bob's password")])
 def test_failing_again_disconnects_and_so_does_another_user(user: str, password: str) -> None:
     there = world()
-    watcher = there.connect("watcher")
-    watcher.subscribe("w")
+    watcher = there.connect("watcher").subscribed("w")
     client = authenticated(there, will=Will("w", b"gone"))
     scram = ScramClient(user, password)
     client.send(auth(scram.first(), ReasonCode.RE_AUTHENTICATE))
@@ -370,8 +367,7 @@ def test_the_time_of_one_exchange_does_not_end_the_next() -> None:
 def test_a_session_goes_on_for_who_authenticates_on_the_next_connection() -> None:
     there = world()
     keep = {Property.SESSION_EXPIRY_INTERVAL: 100}
-    client = authenticated(there, properties=keep)
-    client.subscribe("t", qos=1)
+    client = authenticated(there, properties=keep).subscribed("t", qos=1)
     client.vanish()
     there.connect("p").publish("t", b"kept", 1)
     again = authenticated(there, clean=False, properties=keep)

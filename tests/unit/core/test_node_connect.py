@@ -66,8 +66,7 @@ def test_clients_before_mqtt_5_need_a_client_id_or_a_clean_session(
 ) -> None:
     """3.1 asks for 1 to 23 characters."""
     world = World()
-    client = world.open(version)
-    client.send(connect_packet("", version, clean=clean))
+    client = world.open(version).sent(connect_packet("", version, clean=clean))
     assert client.take() == [Connack(False, code)]
     assert client.closed == (code != 0)
     assert world.counters.connects_refused == (code != 0)
@@ -101,8 +100,7 @@ def test_session_present_says_whether_there_was_a_session(
         properties = None if expiry is None else {Property.SESSION_EXPIRY_INTERVAL: expiry}
         return world.connect("a", version, clean=clean, properties=properties)
 
-    old = connect(*first)
-    old.subscribe("t", qos=1)
+    old = connect(*first).subscribed("t", qos=1)
     if not takeover:
         old.disconnect()
     new = connect(*second)
@@ -144,8 +142,7 @@ def test_queued_output_is_sent_on_the_old_connection_before_a_takeover() -> None
 def test_a_protocol_error_closes_a_client_that_waits_for_its_flush() -> None:
     """The connection is closed although its session, not itself, was listed to be flushed."""
     world = World()
-    client, sender = world.connect("a"), world.connect("s")
-    client.subscribe("t")
+    client, sender = world.connect("a").subscribed("t"), world.connect("s")
     sender.conn.receive(encode_packet(Publish("t", b"1"), 5), world.now)
     client.conn.receive(b"\x00\x00", world.now)
     world.settle()
@@ -167,8 +164,7 @@ def test_a_protocol_error_closes_a_client_that_waits_for_its_flush() -> None:
 )
 def test_a_first_packet_other_than_connect_closes_the_connection(first: bytes) -> None:
     world = World()
-    client = world.open()
-    client.send(first)
+    client = world.open().sent(first)
     assert client.closed
     assert client.take() == []
     assert world.counters.malformed == 1
@@ -197,8 +193,7 @@ def test_a_second_connect_of_an_unknown_version_is_a_protocol_error() -> None:
 @pytest.mark.parametrize(("version", "code"), [(3, 5), (4, 5), (5, 0x87)])
 def test_anonymous_clients_refused(version: int, code: int) -> None:
     world = World(allow_anonymous=False)
-    client = world.open(version)
-    client.send(connect_packet("a", version), Publish("t", b"x"))
+    client = world.open(version).sent(connect_packet("a", version), Publish("t", b"x"))
     assert client.take() == [Connack(False, code)]
     assert client.closed
     assert world.counters.published == 0
@@ -221,8 +216,7 @@ def test_a_connection_without_connect_is_closed_in_time() -> None:
 
 def test_a_connect_that_is_too_large_is_refused_by_its_header() -> None:
     world = World()
-    client = world.open()
-    client.send(b"\x10\xff\xff\xff\x7f")
+    client = world.open().sent(b"\x10\xff\xff\xff\x7f")
     assert client.closed
 
 
@@ -235,8 +229,7 @@ def test_a_connect_that_is_too_large_is_refused_by_its_header() -> None:
 def test_keep_alive(version: int) -> None:
     """Closed after one and a half times Keep Alive, the will is sent."""
     world = World()
-    watcher = world.connect("w")
-    watcher.subscribe("will")
+    watcher = world.connect("w").subscribed("will")
     client = world.connect("a", version, keep_alive=10, will=Will("will", b"gone"))
     world.advance(9)
     client.send(Pingreq())
@@ -407,8 +400,7 @@ def test_flags_and_payload_of_connect_agree(what: str) -> None:
         (5, V5 + bytes((flags,)) + b"\0\0" + new),
     ):
         world = World()
-        client = world.open(version)
-        client.send(frame(data))
+        client = world.open(version).sent(frame(data))
         assert client.closed
         packets = client.take()
         assert [(type(p), p.code) for p in packets] == (
@@ -433,8 +425,7 @@ def test_a_bad_mqtt_5_connect_is_answered_with_its_reason(data: bytes, reason: i
     """MQTT-3.1.4-1, MQTT-3.2.2-6 to -8, MQTT-4.13.2-1: CONNACK, never DISCONNECT (MQTT-3.14.0-1),
     then the end."""
     world = World()
-    client = world.open()
-    client.send(frame(data))
+    client = world.open().sent(frame(data))
     (packet,) = client.take()
     assert isinstance(packet, Connack)
     assert (packet.session_present, packet.code) == (False, reason)
@@ -449,15 +440,13 @@ def test_nothing_behind_a_refused_connect_is_processed(version: int, refused: st
     """MQTT-3.1.4-6; MQTT-3.1.4-5 of 3.1.1. One CONNACK at most, and the connection is closed
     (MQTT-3.1.4-2)."""
     world = World(allow_anonymous=True, max_qos=1)
-    watcher = world.connect("w")
-    watcher.subscribe("#", qos=1)
+    watcher = world.connect("w").subscribed("#", qos=1)
     world.node.config.allow_anonymous = refused != "anonymous"
     will = {
         "will above the Maximum QoS": Will("t", b"w", 2),
         "bad will topic": Will("t/#", b"w"),
     }.get(refused, Will("t", b"w"))
-    client = world.open(version)
-    client.send(
+    client = world.open(version).sent(
         connect_packet("c", version, will=will),
         Publish("t", b"no", 1, packet_id=1),
         Subscribe(1, [SubscriptionRequest("#", 0)]),
@@ -479,8 +468,7 @@ def test_connack_comes_first_and_once(version: int) -> None:
     """MQTT-3.2.0-1, -2, MQTT-3.2.2-1, -2, MQTT-3.1.4-5; reserved bits are zero."""
     world = World()
     keep = {P.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else None
-    client = world.connect("c", version, clean=False, properties=keep)
-    client.subscribe("t", qos=1)
+    client = world.connect("c", version, clean=False, properties=keep).subscribed("t", qos=1)
     client.vanish()
     world.connect("p").publish("t", b"waits", 1)
     for clean, present in ((False, version > 3), (True, False)):
@@ -531,8 +519,7 @@ def test_no_packet_exceeds_the_maximum_packet_size_of_the_client() -> None:
     word."""
     for maximum in range(1, 60):
         world = World()
-        client = world.open()
-        client.send(connect_packet("", properties={P.MAXIMUM_PACKET_SIZE: maximum}))
+        client = world.open().sent(connect_packet("", properties={P.MAXIMUM_PACKET_SIZE: maximum}))
         filters = [SubscriptionRequest(f"f/{n}", 1) for n in range(40)]
         client.send(Subscribe(1, filters[:3]), Publish("f/1", b"x" * 20, 1, packet_id=1), Pingreq())
         client.send(
@@ -558,8 +545,7 @@ def test_no_session_ends_while_its_client_is_connected(version: int) -> None:
     for expiry in (0, 5):
         client = world.connect(
             "c", version, properties={P.SESSION_EXPIRY_INTERVAL: expiry} if version == 5 else None
-        )
-        client.subscribe("t", qos=1)
+        ).subscribed("t", qos=1)
         world.advance(1000)
         client.publish("t", b"x", 1)
         assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"x"]
@@ -574,8 +560,7 @@ def test_retained_messages_outlive_the_session(version: int) -> None:
     client.publish("t", b"kept", 1, retain=True)
     client.disconnect()
     assert "c" not in world.node.sessions
-    client = world.connect("c", version)
-    client.subscribe("t")
+    client = world.connect("c", version).subscribed("t")
     assert client.payloads() == [b"kept"]
 
 
@@ -587,8 +572,7 @@ def test_retained_messages_outlive_the_session(version: int) -> None:
 def test_a_will_is_published_once(version: int, retain: bool) -> None:
     """MQTT-3.1.2-7, -8, -10, -14, -15: stored with the session, removed once it was published."""
     world = World()
-    watcher = world.connect("w")
-    watcher.subscribe("will", qos=2, retain_as_published=True)
+    watcher = world.connect("w").subscribed("will", qos=2, retain_as_published=True)
     properties = {P.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else None
     client = world.connect(
         "c", version, clean=False, will=Will("will", b"x", 1, retain), properties=properties
@@ -601,8 +585,7 @@ def test_a_will_is_published_once(version: int, retain: bool) -> None:
     world.connect("c", version)
     world.advance(200)
     assert watcher.take() == []
-    late = world.connect("late")
-    late.subscribe("will")
+    late = world.connect("late").subscribed("will")
     assert late.payloads() == ([b"x"] if retain else [])
 
 
@@ -618,8 +601,7 @@ def test_a_disconnect_of_the_broker_is_the_last_packet(end: str) -> None:
     """A code of the table, no Session Expiry Interval."""
     world = World(max_qos=1)
     keep = {P.SESSION_EXPIRY_INTERVAL: 50}
-    client = world.connect("c", keep_alive=10, properties=keep)
-    client.subscribe("t")
+    client = world.connect("c", keep_alive=10, properties=keep).subscribed("t")
     match end:
         case "garbage":
             client.send(b"\x00\x00", Pingreq())
@@ -648,8 +630,7 @@ def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
     """MQTT-3.14.4-1, -2 are the client's; the broker closes from its side and looks at nothing
     behind it."""
     world = World()
-    client, other = world.connect("c", version), world.connect("o", version)
-    other.subscribe("#")
+    client, other = world.connect("c", version), world.connect("o", version).subscribed("#")
     client.send(Disconnect(), Publish("t", b"x"), Pingreq())
     assert client.closed
     assert client.take() == []
@@ -665,8 +646,7 @@ def test_mqtt_3_1_clients_are_served_as_its_text_says() -> None:
     """MQTT V3.1, 3.1 and 3.2: its name, no Session Present, DUP on packets that are sent again,
     fields that may be missing."""
     world = World()
-    client = world.open(3)
-    client.send(b"\x10\x11\x00\x06MQIsdp\x03\xc0\x00\x0a\x00\x03old")
+    client = world.open(3).sent(b"\x10\x11\x00\x06MQIsdp\x03\xc0\x00\x0a\x00\x03old")
     assert bytes(client.transport.written) == b"\x20\x02\x00\x00"
     client.transport.written.clear()
     client.send(
@@ -693,8 +673,7 @@ def test_mqtt_3_1_clients_are_served_as_its_text_says() -> None:
 
 def watched(**config) -> tuple[World, FakeClient]:
     world = World(**config)
-    watcher = world.connect("w")
-    watcher.subscribe("will/#", qos=2)
+    watcher = world.connect("w").subscribed("will/#", qos=2)
     return world, watcher
 
 
@@ -860,8 +839,7 @@ def test_each_absence_has_its_own_delay() -> None:
 def test_a_will_beyond_the_maximum_qos_or_topic_levels_is_refused(will: Will, code: int) -> None:
     world, _ = watched(max_qos=1)
     for version in (4, 5):
-        client = world.open(version)
-        client.send(connect_packet("a", version, will=will))
+        client = world.open(version).sent(connect_packet("a", version, will=will))
         assert client.take() == [Connack(False, code if version == 5 else 3)]
 
 

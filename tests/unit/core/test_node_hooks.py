@@ -73,8 +73,7 @@ def test_packets_behind_connect_wait_for_authentication(version: int, allowed: b
     """MQTT-3.1.4-2, -6: nothing behind CONNECT is handled before the answer, nor at all when it is
     no."""
     world = World(hooks=Hooks(authenticate=True))
-    client = world.open(version)
-    client.send(
+    client = world.open(version).sent(
         connect_packet("a", version, username="u", password=b"p"),
         Publish("t", b"x", 1, packet_id=1),
         Pingreq(),
@@ -96,16 +95,14 @@ def test_packets_behind_connect_wait_for_authentication(version: int, allowed: b
 
 def test_without_a_user_name_not_authorized() -> None:
     world = World(hooks=Hooks(authenticate=True))
-    client = world.open()
-    client.send(connect_packet("a"))
+    client = world.open().sent(connect_packet("a"))
     world.answer(Authenticate, False)
     assert client.last_reason() == 0x87
 
 
 def test_an_answer_that_a_connect_does_not_wait_for_changes_nothing() -> None:
     world = World(hooks=Hooks(authenticate=True))
-    client = world.open()
-    client.send(connect_packet("c"))
+    client = world.open().sent(connect_packet("c"))
     (effect,) = world.effects
     effect.client.on_cluster_joined(world.now)
     effect.client.on_predecessor_read(world.now)
@@ -119,8 +116,7 @@ def test_an_answer_that_a_connect_does_not_wait_for_changes_nothing() -> None:
 @pytest.mark.parametrize("allowed", [False, True])
 def test_an_answer_after_the_end_of_its_connection_is_ignored(allowed: bool) -> None:
     world = World(hooks=Hooks(authenticate=True), connect_timeout=5.0)
-    client = world.open()
-    client.send(connect_packet("a", will=Will("t", b"gone")))
+    client = world.open().sent(connect_packet("a", will=Will("t", b"gone")))
     client.vanish()
     world.answer(Authenticate, allowed)
     assert not world.node.sessions
@@ -129,8 +125,7 @@ def test_an_answer_after_the_end_of_its_connection_is_ignored(allowed: bool) -> 
 
 def test_waiting_for_plugins_is_not_the_clients_silence() -> None:
     world = World(hooks=Hooks(authenticate=True), connect_timeout=5.0)
-    client = world.open()
-    client.send(connect_packet("a"))
+    client = world.open().sent(connect_packet("a"))
     world.advance(20)
     assert not client.closed
     world.answer(Authenticate, True)
@@ -140,8 +135,7 @@ def test_waiting_for_plugins_is_not_the_clients_silence() -> None:
 def test_bytes_behind_a_waiting_packet_are_bounded() -> None:
     """Then the transport is not read any more, until the answer."""
     world = World(hooks=Hooks(authenticate=True))
-    client = world.open()
-    client.send(connect_packet("a"))
+    client = world.open().sent(connect_packet("a"))
     chunk = encode_packet(Publish("t", b"x" * 1000), 5)
     sent = 0
     while client.transport.reading:
@@ -155,8 +149,7 @@ def test_bytes_behind_a_waiting_packet_are_bounded() -> None:
 
 def test_of_two_authentications_of_one_id_the_later_stays() -> None:
     world = World(hooks=Hooks(authenticate=True))
-    first, second = world.open(), world.open()
-    first.send(connect_packet("a"))
+    first, second = world.open().sent(connect_packet("a")), world.open()
     second.send(connect_packet("a"))
     world.answer(Authenticate, True)
     assert first.closed
@@ -203,8 +196,7 @@ def test_refused_qos_2_may_be_tried_again() -> None:
 def takes_over(world: World) -> None:
     """The client comes back, and the plugin's answer takes longer than it waits for its old
     connection."""
-    new = world.open(4)
-    new.send(connect_packet("a", 4, clean=False))
+    new = world.open(4).sent(connect_packet("a", 4, clean=False))
     world.advance(PREDECESSOR_SILENCE_S * 1.1)
     assert [type(packet) for packet in new.take()] == [Connack]
 
@@ -320,8 +312,7 @@ def test_events_are_sent_only_when_a_plugin_listens() -> None:
         {"broker_client_connected", "broker_client_subscribed", "broker_message_received"}
     )
     world = World(hooks=Hooks(events=names))
-    client = world.connect("a")
-    client.subscribe("t", "/" * 201)
+    client = world.connect("a").subscribed("t", "/" * 201)
     client.publish("t", b"x")
     client.publish("t", b"y", 1)
     client.publish("t", b"z", 2, packet_id=2)
@@ -463,8 +454,7 @@ def test_a_client_need_not_stay_until_its_password_is_checked(version: int, qos:
     reader.take()
     message = Publish("t", b"x", qos, packet_id=1 if qos else None)
     for allowed in (True, False):
-        writer = world.open(version)
-        writer.send(connect_packet("w", version), message, Disconnect())
+        writer = world.open(version).sent(connect_packet("w", version), message, Disconnect())
         writer.vanish()
         world.answer(Authenticate, allowed)
         world.advance(1)
@@ -477,8 +467,7 @@ def test_a_client_need_not_stay_until_its_password_is_checked(version: int, qos:
 def test_a_client_that_went_closes_no_newer_connection_of_its_own() -> None:
     """The plugin answers about the older one last."""
     world = World(hooks=Hooks(authenticate=True))
-    old, new = world.open(), world.open()
-    old.send(connect_packet("c"), Publish("t", b"1"))
+    old, new = world.open().sent(connect_packet("c"), Publish("t", b"1")), world.open()
     old.vanish()
     world.now += 0.01
     new.send(connect_packet("c"))
@@ -498,8 +487,7 @@ def test_an_ended_client_is_not_written_to_and_can_reconnect() -> None:
     world.answer(AuthorizePublish, True)  # the second one waits
     world.answer(AuthorizeReceive, everything)
     assert old.take() == []
-    new = world.open()
-    new.send(connect_packet("c"))
+    new = world.open().sent(connect_packet("c"))
     world.advance(PREDECESSOR_SILENCE_S * 1.1)
     assert old.closed
     assert not new.closed
@@ -549,8 +537,7 @@ def refused(world: World, effect: Effect, result: Any) -> bool:
 
 def test_a_client_is_authenticated_once() -> None:
     world = World(hooks=Hooks(authenticate=True))
-    client = world.open()
-    client.send(connect_packet())
+    client = world.open().sent(connect_packet())
     effect = asked(world, Authenticate)
     assert not refused(world, effect, True)
     assert refused(world, effect, False)

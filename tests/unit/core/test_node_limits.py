@@ -39,8 +39,7 @@ FROM_SERVERS = (0x20, 0x90, 0xB0, 0xD0)
 
 def served(world: World) -> tuple[FakeClient, FakeClient]:
     """Two clients that want to be left in peace."""
-    publisher, subscriber = world.connect("p"), world.connect("s")
-    subscriber.subscribe("peace/#", qos=1)
+    publisher, subscriber = world.connect("p"), world.connect("s").subscribed("peace/#", qos=1)
     return publisher, subscriber
 
 
@@ -73,8 +72,7 @@ def test_every_malformed_packet_closes_its_client_only(version: int, route: bool
         if version not in versions or data[0] >> 4 == 1:
             continue
         before = world.counters.malformed + world.counters.protocol_errors
-        client = world.connect("a", version)
-        client.subscribe("#", qos=2)
+        client = world.connect("a", version).subscribed("#", qos=2)
         client.send(Pingreq(), data)
         assert client.closed, name
         packets = client.take()
@@ -99,8 +97,7 @@ def test_a_malformed_packet_before_connect_closes_its_connection(version: int) -
     for _, versions, data, _ in BAD:
         if version not in versions:
             continue
-        client = world.open(version)
-        client.send(data)
+        client = world.open(version).sent(data)
         assert client.closed
         answer = bytes(client.transport.written)  # nothing, or a CONNACK that refuses
         assert answer == b"" or (answer[0] == 0x20 and answer[3])
@@ -181,8 +178,7 @@ def test_packets_may_be_cut_anywhere(stream: list, places: list[int], version: i
     outcome = []
     for chunks in ([data], cut(data, places), [data[i : i + 1] for i in range(len(data))]):
         world = World()
-        watcher = world.connect("w")
-        watcher.subscribe("#", qos=1)
+        watcher = world.connect("w").subscribed("#", qos=1)
         client = world.open(version)
         client.chunks(chunks)
         world.advance(1)
@@ -217,8 +213,7 @@ def test_good_packets_with_bytes_changed(
 ) -> None:
     world = World()
     peace = served(world)
-    client = world.connect("a", version, keep_alive=5)
-    client.subscribe("#", qos=2)
+    client = world.connect("a", version, keep_alive=5).subscribed("#", qos=2)
     data = bytearray(b"".join(v[3] for v in vectors))
     for place, value in changes:
         data[place % len(data)] = value
@@ -267,8 +262,7 @@ def test_a_subscriber_that_never_reads() -> None:
 
 def test_memory_for_a_subscriber_that_never_reads() -> None:
     world = World(limits=Limits(client_backlog_bytes=1_000_000))
-    publisher, slow = world.connect("p"), world.connect("slow")
-    slow.subscribe("t", qos=1)
+    publisher, slow = world.connect("p"), world.connect("slow").subscribed("t", qos=1)
     slow.transport.capacity = 0
     tracemalloc.start()
     try:
@@ -304,8 +298,7 @@ def test_a_slow_subscriber_loses_nothing(version: int, qos: int, mixed: bool) ->
     """What was read of a publisher when a subscriber fell behind waits with it: one read holds more
     than a queue may."""
     world = World(max_inflight_messages=10, limits=Limits(hold_queued=50, max_queued=100))
-    slow = world.connect("s", version)
-    slow.subscribe("t/#", qos=qos)
+    slow = world.connect("s", version).subscribed("t/#", qos=qos)
     publishers = [world.connect(f"p{n}", version) for n in range(3)]
     want = [
         [b"%d-%s" % (n, b"x" * (i % 7 if mixed else 5)) + b"%03d" % i for i in range(300)]
@@ -340,8 +333,7 @@ def test_a_slow_subscriber_loses_nothing(version: int, qos: int, mixed: bool) ->
 def test_a_publisher_that_was_held_and_is_gone() -> None:
     """Nothing of it is handled any more, and nothing waits for it."""
     world = World(max_inflight_messages=1, limits=Limits(hold_queued=5))
-    slow, publisher = world.connect("s"), world.connect("p")
-    slow.subscribe("t", qos=1)
+    slow, publisher = world.connect("s").subscribed("t", qos=1), world.connect("p")
     publisher.send(*[Publish("t", b"x", 1, packet_id=i + 1) for i in range(50)])
     assert not publisher.transport.reading
     publisher.vanish()
@@ -372,8 +364,7 @@ def test_a_publisher_that_is_held_for_two_waits_for_both() -> None:
 
 def test_a_client_slow_and_quick_in_turn_leaves_no_timers() -> None:
     world = World(limits=Limits(hold_backlog_bytes=1000))
-    publisher, slow = world.connect("p"), world.connect("s")
-    slow.subscribe("t")
+    publisher, slow = world.connect("p"), world.connect("s").subscribed("t")
     slow.transport.capacity = 500
     for _ in range(3000):
         publisher.publish("t", b"x" * 1000)

@@ -66,8 +66,7 @@ class Reader:
 
 def test_a_topic_goes_out_once() -> None:
     world = World()
-    subscriber = world.connect("s", properties=ALIASES)
-    subscriber.subscribe("#", qos=1)
+    subscriber = world.connect("s", properties=ALIASES).subscribed("#", qos=1)
     publisher = world.connect("p")
     for number in range(3):
         publisher.publish(TOPIC, b"%d" % number, 1, properties={Property.CONTENT_TYPE: "text"})
@@ -101,8 +100,7 @@ def test_no_alias_for_who_takes_none_and_when_switched_off(
     options: Properties, config: dict[str, Any]
 ) -> None:
     world = World(**config)
-    subscriber = world.connect("s", properties=options)
-    subscriber.subscribe("#", qos=1)
+    subscriber = world.connect("s", properties=options).subscribed("#", qos=1)
     for _ in range(2):
         world.connect("p").publish(TOPIC, b"x", 1)
     assert [(p.topic, p.properties) for p in subscriber.take_publishes()] == [(TOPIC, None)] * 2
@@ -113,8 +111,7 @@ def test_no_alias_for_who_takes_none_and_when_switched_off(
 @pytest.mark.statement("MQTT-3.3.2-11")
 def test_short_and_late_topics_get_no_alias() -> None:
     world = World()
-    subscriber = world.connect("s", properties=ALIASES)
-    subscriber.subscribe("#", qos=1)
+    subscriber = world.connect("s", properties=ALIASES).subscribed("#", qos=1)
     publisher = world.connect("p")
     topics = ["t" * (MIN_TOPIC - 1), *(f"{TOPIC}/{n}" for n in range(5))]
     for topic in topics * 2:
@@ -131,8 +128,7 @@ def test_an_alias_ends_with_its_connection() -> None:
     3.3.2.3.4)."""
     world = World()
     keep = {**ALIASES, Property.SESSION_EXPIRY_INTERVAL: 100}
-    subscriber = world.connect("s", properties=keep)
-    subscriber.subscribe("#", qos=1)
+    subscriber = world.connect("s", properties=keep).subscribed("#", qos=1)
     publisher = world.connect("p")
     for _ in range(2):
         publisher.publish(TOPIC, b"x", 1)
@@ -154,8 +150,7 @@ def test_an_alias_ends_with_its_connection() -> None:
 
 def test_slow_readers_never_get_an_alias_that_they_do_not_know() -> None:
     world = World(limits=Limits(client_backlog_bytes=6000))
-    subscriber = world.connect("s", properties=ALIASES)
-    subscriber.subscribe("#", qos=1)
+    subscriber = world.connect("s", properties=ALIASES).subscribed("#", qos=1)
     subscriber.transport.capacity = 100
     publisher = world.connect("p")
     for number in range(200):
@@ -177,8 +172,7 @@ def test_slow_readers_never_get_an_alias_that_they_do_not_know() -> None:
 def test_aliases_leave_the_fast_path_alone() -> None:
     """Runs of QoS 0 packets go out as they came, also to who takes aliases."""
     world = World()
-    subscriber = world.connect("s", properties=ALIASES)
-    subscriber.subscribe("#")
+    subscriber = world.connect("s", properties=ALIASES).subscribed("#")
     chunk = encode_packet(Publish(TOPIC, b"x"), 5) * 10
     world.connect("p").send(chunk)
     world.connect("p2").send(chunk)
@@ -396,16 +390,14 @@ def test_request_problem_information_0_is_heeded() -> None:
 @pytest.mark.statement("MQTT-3.1.2-29")
 def test_messages_keep_user_properties_without_problem_information() -> None:
     world = World()
-    client = world.connect(properties=NOT_TOLD)
-    client.subscribe("t")
+    client = world.connect(properties=NOT_TOLD).subscribed("t")
     mine = {Property.USER_PROPERTY: [("b", "1"), ("a", "2"), ("b", "0")]}
     world.connect("p").publish("t", b"x", properties=mine)
     assert [p.properties for p in client.take_publishes()] == [mine]
 
 
 def test_a_reason_is_cut_to_a_line() -> None:
-    client = World().connect()
-    client.subscribe(*(f"{'ä' * 50}{DEEP}" for _ in range(50)))
+    client = World().connect().subscribed(*(f"{'ä' * 50}{DEEP}" for _ in range(50)))
     assert len(client.said[0].encode()) <= MAX_REASON
 
 
@@ -513,8 +505,7 @@ TEXT: Properties = {Property.PAYLOAD_FORMAT_INDICATOR: 1}
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_utf8_payloads_pass_with_their_format_indicator(payload: bytes, qos: int) -> None:
     world = World()
-    subscriber = world.connect("s")
-    subscriber.subscribe("t", qos=2)
+    subscriber = world.connect("s").subscribed("t", qos=2)
     described = {**TEXT, Property.CONTENT_TYPE: "text/plain"}
     world.connect("p").publish("t", payload, qos, properties=described)
     (found,) = subscriber.take_publishes()
@@ -526,8 +517,7 @@ def test_utf8_payloads_pass_with_their_format_indicator(payload: bytes, qos: int
 )
 def test_a_payload_that_is_no_utf8_is_refused(payload: bytes) -> None:
     world = World()
-    subscriber = world.connect("s")
-    subscriber.subscribe("#", qos=2)
+    subscriber = world.connect("s").subscribed("#", qos=2)
     client = world.connect("p")
     client.publish("t", payload, 1, properties=TEXT)
     client.publish("t", payload, 2, 2, properties=TEXT)
@@ -545,8 +535,7 @@ def test_a_payload_that_is_no_utf8_is_refused(payload: bytes) -> None:
 
 
 def test_a_will_that_is_no_utf8_is_refused() -> None:
-    client = World().open()
-    client.send(connect_packet(will=Will("t", b"\xff", properties=TEXT)))
+    client = World().open().sent(connect_packet(will=Will("t", b"\xff", properties=TEXT)))
     assert client.last_reason() == ReasonCode.PAYLOAD_FORMAT_INVALID
     assert (
         World(check_payload_format=False)
@@ -558,8 +547,7 @@ def test_a_will_that_is_no_utf8_is_refused() -> None:
 
 def test_the_check_can_be_switched_off() -> None:
     world = World(check_payload_format=False)
-    subscriber = world.connect("s")
-    subscriber.subscribe("t")
+    subscriber = world.connect("s").subscribed("t")
     world.connect("p").publish("t", b"\xff", properties=TEXT)
     assert subscriber.payloads() == [b"\xff"]
 
@@ -587,13 +575,11 @@ def test_a_shared_subscription_has_an_identifier() -> None:
 @pytest.mark.parametrize(("permanent", "code"), [(False, 0x9C), (True, 0x9D)])
 def test_all_clients_are_redirected_if_so_configured(permanent: bool, code: int) -> None:
     world = World(server_reference="other.example:1883", redirect_permanent=permanent)
-    client = world.open()
-    client.send(connect_packet())
+    client = world.open().sent(connect_packet())
     assert client.take() == [
         Connack(False, code, {Property.SERVER_REFERENCE: "other.example:1883"})
     ]
-    old = world.open(4)
-    old.send(connect_packet("old", 4))
+    old = world.open(4).sent(connect_packet("old", 4))
     assert old.take() == [Connack(False, 3)]
     assert client.closed
     assert old.closed
@@ -617,8 +603,7 @@ def test_one_client_is_redirected(permanent: bool, code: int) -> None:
 def test_a_reference_that_does_not_fit_is_left_out() -> None:
     small: Properties = {Property.MAXIMUM_PACKET_SIZE: 20}
     world = World(server_reference="a-long-name.example:1883")
-    client = world.open()
-    client.send(connect_packet(properties=small))
+    client = world.open().sent(connect_packet(properties=small))
     assert client.take() == [Connack(False, 0x9C)]
     world = World()
     client = world.connect(properties=small)
@@ -634,8 +619,7 @@ def test_a_reference_that_does_not_fit_is_left_out() -> None:
 def test_connections_are_counted(version: int, code: int) -> None:
     world = World(max_connections=2)
     first, second = world.connect("1"), world.connect("2")
-    third = world.open(version)
-    third.send(connect_packet("3", version))
+    third = world.open(version).sent(connect_packet("3", version))
     assert third.last_reason() == code
     assert third.closed
     assert world.connect("2").connack.code == 0  # takes over
@@ -680,8 +664,7 @@ def test_the_count_is_right_whatever_becomes_of_clients() -> None:
 def test_connections_beyond_the_rate_are_refused(version: int, code: int) -> None:
     world = World(connection_rate=3.0)
     assert [world.connect(str(n)).connack.code for n in range(3)] == [0, 0, 0]
-    client = world.open(version)
-    client.send(connect_packet("x", version))
+    client = world.open(version).sent(connect_packet("x", version))
     assert client.last_reason() == code
     assert client.closed
     world.advance(0.5)

@@ -208,8 +208,7 @@ def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
     """MQTT-4.7.2-1: refused and counted each time, also once the broker itself has published
     there."""
     world, publisher, _ = pair(version)
-    watcher = world.connect("w")
-    watcher.subscribe("$SYS/#", "$mqttree/+")
+    watcher = world.connect("w").subscribed("$SYS/#", "$mqttree/+")
     for number in range(1, 4):
         world.node.publisher.publish_internal("$SYS/uptime", b"%d" % number, 0, True)
         world.settle()
@@ -285,8 +284,7 @@ def test_properties_travel_unaltered() -> None:
     }
     for qos in (0, 1, 2):
         _, publisher, subscriber = pair()
-        old = subscriber.world.connect("old", 4)
-        old.subscribe("t", qos=2)
+        old = subscriber.world.connect("old", 4).subscribed("t", qos=2)
         publisher.publish("t", b"x", qos, properties=dict(properties))
         (packet,) = subscriber.take_publishes()
         assert packet.properties == properties
@@ -300,8 +298,7 @@ def test_message_expiry_tells_the_remaining_time() -> None:
     world = World()
     publisher = world.connect("p")
     keep = {P.SESSION_EXPIRY_INTERVAL: 1000}
-    subscriber = world.connect("s", clean=False, properties=keep)
-    subscriber.subscribe("t", qos=1)
+    subscriber = world.connect("s", clean=False, properties=keep).subscribed("t", qos=1)
     publisher.publish("t", b"now", 0, properties={P.MESSAGE_EXPIRY_INTERVAL: 30})
     assert subscriber.take() == [Publish("t", b"now", properties={P.MESSAGE_EXPIRY_INTERVAL: 30})]
     subscriber.vanish()
@@ -381,8 +378,7 @@ def test_a_message_too_large_for_its_receiver_is_not_sent() -> None:
     """MQTT-3.1.2-24, -25: not sent, as if it had been; the session goes on."""
     world = World()
     publisher = world.connect("p")
-    subscriber = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 30})
-    subscriber.subscribe("t", qos=2)
+    subscriber = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 30}).subscribed("t", qos=2)
     for qos in (0, 1, 2):
         publisher.publish("t", b"x" * 30, qos, packet_id=qos)
         publisher.publish("t", b"%d" % qos, qos, packet_id=qos + 10)
@@ -502,8 +498,7 @@ def test_nothing_is_sent_again_on_one_connection(version: int) -> None:
     """MQTT-4.4.0-1: only a reconnection repeats, however long an acknowledgement takes;
     MQTT-4.3.2-3, MQTT-4.3.3-3, -5."""
     world = World()
-    publisher, subscriber = world.connect("p", version), stay(world, version)
-    subscriber.subscribe("t", qos=2)
+    publisher, subscriber = world.connect("p", version), stay(world, version).subscribed("t", qos=2)
     for number, qos in ((1, 1), (2, 2), (3, 2)):
         publisher.publish("t", b"%d" % number, qos, packet_id=number)
     assert [p.packet_id for p in subscriber.take_publishes()] == [1, 2, 3]
@@ -528,8 +523,7 @@ def test_an_acknowledged_identifier_is_a_new_message(version: int, dup: bool) ->
     """MQTT-4.3.2-5, MQTT-4.3.3-12: after PUBACK or PUBCOMP, whatever DUP says (MQTT-4.3.2-2,
     4.3.3-2 of 3.1.1)."""
     world = World()
-    publisher, subscriber = world.connect("p", version), world.connect("s", version)
-    subscriber.subscribe("t")
+    publisher, subscriber = world.connect("p", version), world.connect("s", version).subscribed("t")
     for number in (1, 2):
         publisher.publish("t", b"one %d" % number, 1, packet_id=7, dup=dup)
         assert publisher.take() == [Puback(7)]
@@ -561,8 +555,7 @@ def test_a_message_that_was_sent_does_not_expire(qos: int) -> None:
     """It is repeated, with the least Message Expiry Interval that there is, and its exchange goes
     on."""
     world = World()
-    publisher, subscriber = world.connect("p"), stay(world)
-    subscriber.subscribe("t", qos=2)
+    publisher, subscriber = world.connect("p"), stay(world).subscribed("t", qos=2)
     publisher.publish("t", b"x", qos, properties={P.MESSAGE_EXPIRY_INTERVAL: 5})
     subscriber.take()
     subscriber.vanish()
@@ -611,8 +604,7 @@ def test_expired_messages_are_not_sent() -> None:
     busy.send(Puback(1))
     assert busy.payloads() == [b"without"]
     assert [p.payload for p in stay(world).inbox if isinstance(p, Publish)] == [b"without"]
-    late = world.connect("l")
-    late.subscribe("t/#", qos=1)
+    late = world.connect("l").subscribed("t/#", qos=1)
     (packet,) = late.take_publishes()
     assert (packet.payload, packet.properties) == (b"long", {P.MESSAGE_EXPIRY_INTERVAL: 40})
 
@@ -645,8 +637,7 @@ def test_every_topic_alias_that_was_granted_is_taken() -> None:
     """MQTT-3.3.2-12, MQTT-3.2.2-17: 1 to the Topic Alias Maximum of CONNACK, each its own, at each
     QoS."""
     world = World()
-    publisher, subscriber = world.connect("p"), world.connect("s")
-    subscriber.subscribe("#", qos=2)
+    publisher, subscriber = world.connect("p"), world.connect("s").subscribed("#", qos=2)
     maximum = publisher.connack.properties[P.TOPIC_ALIAS_MAXIMUM]
     assert maximum == NodeConfig().topic_alias_maximum
     for number in range(1, maximum + 1):
@@ -676,8 +667,7 @@ def test_the_send_window_is_the_clients_receive_maximum(maximum: int, qos: int) 
     """All of it and not one more; the first waits for nothing."""
     world = World()
     publisher = world.connect("p")
-    subscriber = world.connect("s", properties={P.RECEIVE_MAXIMUM: maximum})
-    subscriber.subscribe("t", qos=2)
+    subscriber = world.connect("s", properties={P.RECEIVE_MAXIMUM: maximum}).subscribed("t", qos=2)
     count = 40
     for number in range(1, count + 1):
         publisher.publish("t", b"%d" % number, qos, packet_id=number)
@@ -707,8 +697,7 @@ UNHELD: dict[str, tuple[Packet, Callable[[], list[Packet]]]] = {
 def test_a_full_window_holds_only_publish(name: str) -> None:
     packet, answer = UNHELD[name]
     world = World()
-    client = world.connect("c", properties={P.RECEIVE_MAXIMUM: 1})
-    client.subscribe("t", qos=2)
+    client = world.connect("c", properties={P.RECEIVE_MAXIMUM: 1}).subscribed("t", qos=2)
     client.publish("w", b"open", 2, packet_id=9)
     publisher = world.connect("p")
     publisher.publish("t", b"in flight", 2, packet_id=1)
@@ -744,8 +733,7 @@ def test_retain_stores_replaces_and_deletes_messages(version: int) -> None:
             publisher.publish("t", payload, qos, packet_id=number, retain=retain)
             got = [(p.payload, p.retain) for p in watcher.take_publishes()]
             assert got == [(payload, False)], name
-            late = world.connect("late", version)
-            late.subscribe("t", qos=qos)
+            late = world.connect("late", version).subscribed("t", qos=qos)
             assert [(p.payload, p.retain, p.qos) for p in late.take_publishes()] == [
                 (body, True, qos) for body in stored
             ], name

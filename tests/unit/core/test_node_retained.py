@@ -44,8 +44,7 @@ def test_retain_handling_decides_when_retained_messages_are_sent(
 ) -> None:
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
-    client = world.connect("s")
-    client.subscribe("t", retain_handling=handling)
+    client = world.connect("s").subscribed("t", retain_handling=handling)
     assert client.payloads() == first
     client.subscribe("t", retain_handling=handling, qos=1)
     assert client.payloads() == second
@@ -82,16 +81,14 @@ def test_shared_subscriptions_get_no_retained_messages() -> None:
     """4.8.2; also by their inner filter."""
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
-    client = world.connect("s")
-    client.subscribe("$share/g/t", "$share/g/#")
+    client = world.connect("s").subscribed("$share/g/t", "$share/g/#")
     assert client.take() == []
 
 
 def test_a_resumed_session_gets_no_retained_messages_again() -> None:
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
-    client = world.connect("s", 4, clean=False)
-    client.subscribe("t")
+    client = world.connect("s", 4, clean=False).subscribed("t")
     client.vanish()
     assert world.connect("s", 4, clean=False).inbox == []
 
@@ -111,8 +108,7 @@ def test_a_retained_message_in_its_last_moments_has_a_second_left() -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_an_interval_of_0_reaches_subscribers_as_a_second(qos: int) -> None:
     world = World()
-    client = world.connect("c")
-    client.subscribe("t", qos=2)
+    client = world.connect("c").subscribed("t", qos=2)
     for number in (1, 2):
         properties = {P.MESSAGE_EXPIRY_INTERVAL: 0}
         client.publish("t", b"x", qos, packet_id=number, properties=properties)
@@ -128,8 +124,7 @@ def test_retained_messages_expire() -> None:
         "t", b"x", retain=True, properties={P.MESSAGE_EXPIRY_INTERVAL: 10, P.CONTENT_TYPE: "c"}
     )
     world.advance(4)
-    client = world.connect("s")
-    client.subscribe("t")
+    client = world.connect("s").subscribed("t")
     assert [p.properties for p in client.take_publishes()] == [
         {P.MESSAGE_EXPIRY_INTERVAL: 6, P.CONTENT_TYPE: "c"}
     ]
@@ -145,8 +140,7 @@ def test_a_retained_message_too_large_for_the_subscriber_is_left_out() -> None:
     publisher = world.connect("p")
     publisher.publish("t/1", b"x" * 100, retain=True)
     publisher.publish("t/2", b"x", 1, retain=True)
-    client = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 50})
-    client.subscribe("t/+", qos=1)
+    client = world.connect("s", properties={P.MAXIMUM_PACKET_SIZE: 50}).subscribed("t/+", qos=1)
     assert client.payloads() == [b"x"]
     assert world.counters.dropped_too_large == 1
 
@@ -190,8 +184,7 @@ def test_the_bytes_of_retained_messages_are_bounded() -> None:
 
 def test_a_refused_message_is_still_delivered() -> None:
     world = World(limits=Limits(max_retained=0))
-    client = world.connect("s")
-    client.subscribe("t", qos=1)
+    client = world.connect("s").subscribed("t", qos=1)
     client.publish("t", b"x", 1, retain=True)
     assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"x"]
     assert world.counters.retained_refused == 1

@@ -37,8 +37,7 @@ def told(packets: list) -> list:
 def test_messages_wait_for_a_client_that_is_away(version: int) -> None:
     """MQTT-4.1.0-1, MQTT-3.1.2-5 of 3.1.1: QoS 1 and 2, in order; QoS 0 is not kept."""
     world = World()
-    client = come(world, version)
-    client.subscribe("t", qos=2)
+    client = come(world, version).subscribed("t", qos=2)
     client.vanish()
     publisher = world.connect("p")
     for number, qos in enumerate([1, 0, 2, 1], 1):
@@ -59,8 +58,7 @@ def test_unacknowledged_messages_are_repeated(version: int) -> None:
     PUBREL once PUBREC came.
     """
     world = World()
-    client = come(world, version)
-    client.subscribe("t", qos=2)
+    client = come(world, version).subscribed("t", qos=2)
     publisher = world.connect("p")
     for number, qos in enumerate([1, 2, 1, 2, 2], 1):
         publisher.publish("t", b"%d" % number, qos, packet_id=number)
@@ -93,8 +91,7 @@ def test_unacknowledged_messages_are_repeated(version: int) -> None:
 def test_a_publishers_qos_2_exchange_goes_on_after_reconnection(version: int, state: int) -> None:
     """MQTT-4.3.3: whatever of the exchange was lost, the message is delivered once."""
     world = World()
-    subscriber = world.connect("s")
-    subscriber.subscribe("t", qos=2)
+    subscriber = world.connect("s").subscribed("t", qos=2)
     client = come(world, version)
     if state > 0:
         client.publish("t", b"x", 2, packet_id=5)
@@ -115,8 +112,7 @@ def test_a_publishers_qos_2_exchange_goes_on_after_reconnection(version: int, st
 
 def test_a_session_of_another_version_goes_on() -> None:
     world = World()
-    client = come(world, 5)
-    client.subscribe("t", qos=1, properties={P.SUBSCRIPTION_IDENTIFIER: [7]})
+    client = come(world, 5).subscribed("t", qos=1, properties={P.SUBSCRIPTION_IDENTIFIER: [7]})
     world.connect("p").publish("t", b"x", 1, properties={P.CONTENT_TYPE: "c"})
     client.vanish()
     client = come(world, 4)
@@ -135,8 +131,7 @@ def test_a_smaller_receive_maximum_on_reconnection_is_kept_to() -> None:
     """What was in flight waits with its identifier; PUBRELs are not counted as messages but as
     places."""
     world = World()
-    client = come(world)
-    client.subscribe("t", qos=2)
+    client = come(world).subscribed("t", qos=2)
     publisher = world.connect("p")
     for number, qos in enumerate([1, 2, 2, 1], 1):
         publisher.publish("t", b"%d" % number, qos, packet_id=number)
@@ -164,8 +159,7 @@ def test_a_smaller_receive_maximum_on_reconnection_is_kept_to() -> None:
 @pytest.mark.statement("MQTT-3.1.2-25")
 def test_repeated_messages_do_not_exceed_the_maximum_packet_size() -> None:
     world = World()
-    client = come(world)
-    client.subscribe("t", qos=1)
+    client = come(world).subscribed("t", qos=1)
     publisher = world.connect("p")
     publisher.publish("t", b"x" * 100, 1)
     publisher.publish("t", b"y", 1, packet_id=2)
@@ -212,8 +206,7 @@ def test_longest_expiry_for_old_clients() -> None:
 @pytest.mark.statement("MQTT-4.1.0-2")
 def test_a_session_that_ends_leaves_nothing() -> None:
     world = World()
-    client = come(world)
-    client.subscribe("t", "$share/g/t", "a/+", qos=1)
+    client = come(world).subscribed("t", "$share/g/t", "a/+", qos=1)
     client.publish("t", b"x", 1)
     client.vanish()
     world.advance(1001)
@@ -255,8 +248,7 @@ def test_bytes_of_the_queue_are_bounded(where: str) -> None:
 
 def overrun(world: World) -> tuple[FakeClient, FakeClient]:
     """A client whose window is full, and a publisher that is held for it."""
-    client = come(world, receive_maximum=1)
-    client.subscribe("t", qos=1)
+    client = come(world, receive_maximum=1).subscribed("t", qos=1)
     publisher = world.connect("p")
     for number in range(1, 12):
         publisher.publish("t", b"x", 1, packet_id=number)
@@ -315,8 +307,7 @@ def test_the_number_of_sessions_is_bounded() -> None:
     for name in "ab":
         world.connect(name, 4, clean=False).vanish()
     for version, code in ((4, 3), (5, 0x97)):
-        client = world.open(version)
-        client.send(connect_packet("c", version))
+        client = world.open(version).sent(connect_packet("c", version))
         assert client.last_reason() == code
         assert client.closed
     assert world.counters.sessions_refused == 2

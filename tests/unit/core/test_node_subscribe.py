@@ -95,8 +95,7 @@ def test_the_longest_filter_is_granted(version: int) -> None:
 
 @pytest.mark.statement("MQTT-3.10.4-2")
 def test_unsubscribe_takes_effect_on_a_cached_route() -> None:
-    client = World().connect("a")
-    client.subscribe("t")
+    client = World().connect("a").subscribed("t")
     client.publish("t", b"1")
     client.unsubscribe("t")
     client.publish("t", b"2")
@@ -109,8 +108,7 @@ def test_unsubscribe_takes_effect_on_a_cached_route() -> None:
 @ALL
 def test_a_second_subscription_with_the_same_filter_replaces_the_first(version: int) -> None:
     world = World()
-    client = world.connect("a", version)
-    client.subscribe("t", qos=2)
+    client = world.connect("a", version).subscribed("t", qos=2)
     assert client.subscribe("t", qos=0) == [0]
     client.publish("t", b"x", 0)
     client.publish("t", b"y", 1)
@@ -156,8 +154,7 @@ def test_a_message_has_the_identifiers_of_all_overlapping_subscriptions() -> Non
 
 
 def test_an_identifier_holds_for_every_filter_of_its_packet() -> None:
-    client = World().connect("a")
-    client.subscribe("a", "b", properties={P.SUBSCRIPTION_IDENTIFIER: [5]})
+    client = World().connect("a").subscribed("a", "b", properties={P.SUBSCRIPTION_IDENTIFIER: [5]})
     client.publish("a")
     client.publish("b")
     assert [ids(p) for p in client.take_publishes()] == [[5], [5]]
@@ -189,8 +186,7 @@ def test_no_local_survives_reconnection() -> None:
     """MQTT-3.8.3-3 goes by the client identifier, not by the connection."""
     world = World()
     keep = {P.SESSION_EXPIRY_INTERVAL: 100}
-    client = world.connect("a", properties=keep)
-    client.subscribe("t", no_local=True)
+    client = world.connect("a", properties=keep).subscribed("t", no_local=True)
     client = world.connect("a", clean=False, properties=keep)
     client.publish("t")
     assert client.take() == []
@@ -232,8 +228,7 @@ def test_each_message_goes_to_one_member_in_turn(qos: int) -> None:
     """MQTT-4.8.2-3, and beside the ordinary subscriptions (4.8.2)."""
     world = World()
     shared = members(world, 3)
-    plain = world.connect("plain")
-    plain.subscribe("t", qos=2)
+    plain = world.connect("plain").subscribed("t", qos=2)
     publisher = world.connect("p")
     for number in range(1, 31):
         publisher.publish("t", b"%d" % number, qos, packet_id=number)
@@ -307,8 +302,7 @@ def test_messages_of_a_member_that_leaves_go_to_another(qos: int, leave: str) ->
         publisher.publish("t", b"%d" % number, qos, packet_id=number)
     assert leaver.payloads() == [b"1", b"2"]
     leaver.send(Puback(1) if qos == 1 else Pubrec(1))
-    other = world.connect("other")
-    other.subscribe("$share/g/t", qos=2)
+    other = world.connect("other").subscribed("$share/g/t", qos=2)
     if leave == "disconnect":
         leaver.disconnect()
     else:
@@ -340,8 +334,7 @@ def test_expired_messages_are_not_passed_on() -> None:
     (leaver,) = members(world, 1)
     world.connect("p").publish("t", b"x", 1, properties={P.MESSAGE_EXPIRY_INTERVAL: 5})
     world.advance(6)
-    other = world.connect("other")
-    other.subscribe("$share/g/t", qos=1)
+    other = world.connect("other").subscribed("$share/g/t", qos=1)
     leaver.disconnect()
     assert other.take() == []
 
@@ -437,8 +430,7 @@ def test_delivery_goes_on_after_unsubscribe(version: int, qos: int) -> None:
     world = World()
     publisher = world.connect("p")
     keep = {P.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else None
-    client = world.connect("c", version, clean=False, properties=keep)
-    client.subscribe("t", qos=2)
+    client = world.connect("c", version, clean=False, properties=keep).subscribed("t", qos=2)
     publisher.publish("t", b"begun", qos)
     assert client.payloads() == [b"begun"]
     client.unsubscribe("t")
@@ -516,8 +508,7 @@ def test_filters_are_compared_letter_by_letter(version: int) -> None:
     """MQTT-3.10.4-1, -4, -5: what only means the same is not unsubscribed; the answer comes all the
     same."""
     world = World()
-    client = world.connect("c", version)
-    client.subscribe("a/b", "a/+", "\u00e9", "$share/g/a/b")
+    client = world.connect("c", version).subscribed("a/b", "a/+", "\u00e9", "$share/g/a/b")
     others = ["a/#", "A/b", "a/b/", "+/b", "e\u0301", "$share/h/a/b", "/a/b"]
     assert client.unsubscribe(*others) == ([0x11] * len(others) if version == 5 else [])
     assert set(world.session("c").subscriptions) == {"a/b", "a/+", "\u00e9", "$share/g/a/b"}

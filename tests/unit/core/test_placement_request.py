@@ -33,9 +33,7 @@ def ask(client: FakeClient, question: Any, qos: int = 1, topic: str = "$mqttree/
 
 
 def asking(world: World) -> FakeClient:
-    client = world.connect("c")
-    client.subscribe("$mqttree/answers/c")
-    return client
+    return world.connect("c").subscribed("$mqttree/answers/c")
 
 
 def test_a_client_asks_about_what_it_may_do_only() -> None:

@@ -38,15 +38,11 @@ def sent(*packets: Packet) -> bytes:
 
 
 def subscriber(world: World) -> FakeClient:
-    client = world.connect("s")
-    client.subscribe("#")
-    return client
+    return world.connect("s").subscribed("#")
 
 
 def reconnects(world: World) -> FakeClient:
-    client = world.open()
-    client.send(connect_packet("c"))
-    return client
+    return world.open().sent(connect_packet("c"))
 
 
 def accepted(client: FakeClient) -> bool:
@@ -168,8 +164,7 @@ def test_a_connection_that_ends_in_line_begins_no_session(
     kept = {Property.SESSION_EXPIRY_INTERVAL: 60}
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
-    second = world.open()
-    second.send(connect_packet("c", clean=clean, properties=kept), *behind)
+    second = world.open().sent(connect_packet("c", clean=clean, properties=kept), *behind)
     second.vanish()
     world.advance(0.1)
     assert old.closed
@@ -185,8 +180,7 @@ def test_the_will_of_a_client_that_goes_while_it_waits_is_sent() -> None:
     listener = subscriber(world)
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
-    second = world.open()
-    second.send(connect_packet("c", will=WILL))
+    second = world.open().sent(connect_packet("c", will=WILL))
     second.vanish()
     world.advance(0.1)
     assert listener.payloads() == [b"0"] * 3 + [b"gone"]
@@ -208,8 +202,7 @@ def test_the_line_of_waiting_connections_is_bounded() -> None:
 def test_authentication_comes_before_the_wait_for_a_predecessor() -> None:
     """A stranger cannot make the broker read anybody's connection."""
     world = World(hooks=Hooks(authenticate=True))
-    old = world.open()
-    old.send(connect_packet("c"))
+    old = world.open().sent(connect_packet("c"))
     world.answer(Authenticate, True)
     old.transport.early = [sent(Publish("t", b"1"))] * 2
     stranger = reconnects(world)
@@ -236,8 +229,7 @@ def test_the_rest_of_a_partial_packet_is_not_waited_for() -> None:
 def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
     """The client connects at another broker, which asks for its session (`kept`), or announces its
     own."""
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     stamp = world.session("c").stamp + 1
     known(world, neighbour)
     assert not old.closed
@@ -281,8 +273,7 @@ def test_a_peer_that_never_stops_sending_does_not_hold_its_session(kept: bool) -
 def test_garbage_is_found_before_the_client_is_waited_for() -> None:
     world = lone()
     old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
-    neighbour = Neighbour(world, 101)
-    neighbour.child()
+    neighbour = Neighbour(world, 101).child()
     known(world, neighbour)
     stamp = world.session("c").stamp + 1
     body = encode_takeover(MERGE, stamp, "c", bytes(12) + b"no vector")

@@ -88,8 +88,7 @@ MESSAGES = st.lists(
 def forwarded(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> tuple[Any, ...]:
     world = lone()
     world.node.fast = fast
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     publisher = world.connect("publisher", version=version)
     for topic in ("a", "a/b"):
         publisher.publish(topic, b"known", 0)
@@ -121,8 +120,7 @@ def test_a_run_goes_over_a_link_like_its_packets_one_by_one(
 
 def test_a_run_is_one_piece_and_one_entry() -> None:
     world = lone()
-    neighbour = Neighbour(world, 1)
-    neighbour.child()
+    neighbour = Neighbour(world, 1).child()
     publisher = world.connect("publisher", version=4)
     publisher.publish("a", b"known", 0)
     neighbour.take()
@@ -226,10 +224,8 @@ def test_any_mixture_of_runs_and_duplicates_is_as_one_by_one(
 def test_messages_from_before_an_origin_was_met_are_not_delivered() -> None:
     """A run that is older in part: the rest of it is."""
     world = lone()
-    source = Neighbour(world, 1)
-    source.child()
-    client = world.connect("c")
-    client.subscribe("t", qos=1)
+    source = Neighbour(world, 1).child()
+    client = world.connect("c").subscribed("t", qos=1)
     old = origin_key(FAR, 1)  # began before the node: its first message need not be the first
     source.send(message(key=old, sequence=20, payload=b"met"))
     window = world.node.cluster.forwarder.vector[old]

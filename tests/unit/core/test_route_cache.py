@@ -91,8 +91,7 @@ def test_a_kept_route_is_the_one_that_would_be_found(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_topics_with_the_same_receivers_share_a_route(qos: int) -> None:
     world = World()
-    subscriber, publisher = world.connect("s"), world.connect("p")
-    subscriber.subscribe("a/+", qos=2)
+    subscriber, publisher = world.connect("s").subscribed("a/+", qos=2), world.connect("p")
     for number in range(20):
         publisher.publish(f"a/{number}", b"x", qos, packet_id=qos and 2 * number + 1)
         publisher.publish(f"b/{number}", b"x", qos, packet_id=qos and 2 * number + 2)
@@ -104,8 +103,8 @@ def test_topics_with_the_same_receivers_share_a_route(qos: int) -> None:
 
 def test_a_wildcard_filter_that_does_not_match_leaves_a_route_alone() -> None:
     world = World()
-    subscriber, publisher = world.connect("s"), world.connect("p")
-    subscriber.subscribe("a/+", qos=1)
+    world.connect("s").subscribe("a/+", qos=1)
+    publisher = world.connect("p")
     publisher.publish("a/1", b"x", 1)
     dispatcher = world.node.dispatcher
     before = dispatcher.routes[b"a/1"]
@@ -135,8 +134,7 @@ def test_very_many_changed_filters_forget_all_routes() -> None:
 def test_routes_hold_no_session_for_long_that_has_ended() -> None:
     world = World()
     publisher = world.connect("p")
-    client = world.connect("c")
-    client.subscribe("+/b", "a/b")
+    client = world.connect("c").subscribed("+/b", "a/b")
     publisher.publish("a/b")
     client.disconnect()
     assert "c" not in world.node.sessions

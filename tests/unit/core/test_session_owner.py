@@ -57,8 +57,7 @@ def test_another_user_is_refused(
     kind: str, version: int, clean: bool, stranger: str | None
 ) -> None:
     world = users_of(kind)
-    anna = enter(world, "anna", version)
-    anna.subscribe("a", qos=1)
+    anna = enter(world, "anna", version).subscribed("a", qos=1)
     refused = enter(world, stranger, version, clean=clean)
     assert refused.connack.code == (0x85 if version == 5 else 2)
     assert refused.closed
@@ -96,8 +95,7 @@ def test_users_who_have_proven_themselves() -> None:
     there = scram_world()
     authenticated(there, "anna", properties=KEPT, clean=False)
     assert there.session("c").owner == "anna"
-    stranger = there.open()
-    stranger.send(connect_packet("c", clean=False))
+    stranger = there.open().sent(connect_packet("c", clean=False))
     assert stranger.last_reason() == 0x85
     assert there.counters.sessions_wrong_user == 1
 

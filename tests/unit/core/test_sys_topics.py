@@ -103,8 +103,7 @@ def test_clients_that_are_sent_elsewhere_have_topics_where_that_is_switched_on()
 
 def test_sys_topics_have_the_values_of_the_counters(told: Told) -> None:
     world = told.world
-    client = world.connect("c")
-    client.subscribe("a/+")
+    client = world.connect("c").subscribed("a/+")
     for number in range(3):
         client.publish("a/b", b"%d" % number)
     client.publish("a/b", b"one", 1, packet_id=7)
@@ -227,8 +226,7 @@ def test_shared_subscriptions_are_counted_separately(told: Told) -> None:
 
 def test_only_what_changed_is_published_and_at_qos_0(told: Told) -> None:
     world = told.world
-    watcher = world.connect("w")
-    watcher.subscribe("$SYS/#", qos=2)
+    watcher = world.connect("w").subscribed("$SYS/#", qos=2)
     first = [p for p in watcher.take() if isinstance(p, Publish)]
     assert {p.topic.removeprefix("$SYS/broker/") for p in first} == NAMES
     assert all(p.retain and p.qos == 0 for p in first)
@@ -243,8 +241,7 @@ def test_only_what_changed_is_published_and_at_qos_0(told: Told) -> None:
 
 def test_no_other_client_sees_them(told: Told) -> None:
     world = told.world
-    watcher = world.connect("w")
-    watcher.subscribe("#", "+/broker/uptime")
+    watcher = world.connect("w").subscribed("#", "+/broker/uptime")
     watcher.take()
     published = world.counters.published
     world.advance(60.0)
@@ -266,11 +263,9 @@ def test_averages_approach_the_rate() -> None:
 
 def test_many_sessions_are_not_asked(told: Told) -> None:
     world = told.world
-    client = world.connect("away", 4, clean=False)
-    client.subscribe("q", qos=1)
+    client = world.connect("away", 4, clean=False).subscribed("q", qos=1)
     client.disconnect()
-    other = world.connect("here")
-    other.subscribe("q", qos=1)
+    other = world.connect("here").subscribed("q", qos=1)
     other.publish("q", b"wait", 1, packet_id=1)
     assert told.topics.values(world.now)["messages/inflight"] == "1"
     for packet in other.take():

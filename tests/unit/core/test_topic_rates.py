@@ -102,8 +102,7 @@ def test_of_chunks_with_several_topics_some_stand_for_all(qos: int) -> None:
 def test_messages_off_the_fast_path_are_counted() -> None:
     world = World(topic_rates=True)
     client = world.connect("p")
-    reader = world.connect("r")
-    reader.subscribe("nl", no_local=True)
+    world.connect("r").subscribe("nl", no_local=True)
     client.send(encode_packet(Publish("kept", b"x", 0, True, False, None), 5))
     client.send(packet("nl") * 3)
     exact, _ = world.node.dispatcher.tally.take()  # type: ignore[union-attr]
@@ -179,8 +178,8 @@ def test_the_meter_reads_every_ten_seconds_and_says_who_gets_a_topic() -> None:
     told: list[float] = []
     meter = meter_of(world)
     meter.on_read.append(told.append)
-    publisher, reader = world.connect("p"), world.connect("r")
-    reader.subscribe("a/+", "$share/g/a/b")
+    publisher = world.connect("p")
+    world.connect("r").subscribe("a/+", "$share/g/a/b")
     for _ in range(100):
         publisher.send(packet("a/b"))
     world.advance(PERIOD + 1)

@@ -23,8 +23,7 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
     world = World()
     reader = world.connect(
         "reader", version, clean=False, properties=KEPT if version == 5 else None
-    )
-    reader.subscribe("a", qos=2)
+    ).subscribed("a", qos=2)
     writer = world.connect("writer")
     if how == "backlog":
         reader.conn.pause()

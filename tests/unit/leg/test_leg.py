@@ -396,8 +396,7 @@ def test_a_message_crosses_once_and_does_not_come_back(version: int, qos: int) -
         assert [(p.topic, p.payload, p.qos) for p in got] == [(topic, b"x", qos)]
         assert len([p for p in sender.take() if isinstance(p, Publish)]) == 1
     for world in (joined.here, joined.there):
-        late = world.connect("late")
-        late.subscribe("#")
+        late = world.connect("late").subscribed("#")
         assert {p.topic for p in late.take_publishes() if p.retain} == {"h/1", "t/1"}
 
 
@@ -558,8 +557,7 @@ def test_the_state_is_retained_at_both_brokers(version: int) -> None:
     def states() -> list[bytes]:
         found = []
         for number, world in enumerate((joined.here, joined.there)):
-            client = world.connect(f"look{number}")
-            client.subscribe("state")
+            client = world.connect(f"look{number}").subscribed("state")
             found += [p.payload for p in client.take() if isinstance(p, Publish)]
             client.vanish()
         return found

@@ -63,8 +63,7 @@ def test_a_leg_goes_on_at_the_second_address_and_goes_back() -> None:
     assert pair.up
     assert pair.there is second
     assert pair.leg.counters.moves == 1
-    there = second.connect("t")
-    there.subscribe("#", qos=2)
+    there = second.connect("t").subscribed("#", qos=2)
     pair.send(here, Publish("a", b"1", 2, packet_id=1), Pubrel(1))
     assert [p.payload for p in there.take() if isinstance(p, Publish)] == [b"1"]
     pair.down = set()
@@ -80,8 +79,7 @@ def test_identifiers_of_a_session_at_another_address_do_not_hide_messages(versio
     another message with that identifier for a repetition, when the leg comes back."""
     pair = joined(version=version)
     home, second = pair.places
-    here, at_home = pair.here.connect("h"), home.connect("t")
-    at_home.subscribe("#", qos=2)
+    here, at_home = pair.here.connect("h"), home.connect("t").subscribed("#", qos=2)
     pair.send(here, Publish("a", b"1", 2, packet_id=1))
     session = home.session(pair.settings.client_id)
     number = pair.here.session(pair.settings.session).next_packet_id
@@ -126,8 +124,7 @@ def two(**more: object):  # type: ignore[no-untyped-def]
 def test_a_lazy_leg_rests_until_messages_wait() -> None:
     pair = Joined(start=Start.LAZY, idle_timeout=20.0, threshold=2)
     assert pair.up
-    here, there = pair.here.connect("h"), pair.there.connect("t")
-    there.subscribe("#", qos=1)
+    here, there = pair.here.connect("h"), pair.there.connect("t").subscribed("#", qos=1)
     pair.advance(15.0)
     pair.send(here, Publish("a", b"0"))
     pair.advance(15.0)
@@ -147,8 +144,7 @@ def test_a_lazy_leg_rests_until_messages_wait() -> None:
 
 def test_what_comes_for_a_resting_leg_waits_at_the_foreign_broker() -> None:
     pair = Joined(start=Start.LAZY, idle_timeout=20.0)
-    here, there = pair.here.connect("h"), pair.there.connect("t")
-    here.subscribe("#", qos=1)
+    here, there = pair.here.connect("h").subscribed("#", qos=1), pair.there.connect("t")
     pair.advance(40.0)
     assert pair.leg.state is State.RESTING
     pair.send(there, Publish("t", b"1", 1, packet_id=1))
@@ -218,15 +214,13 @@ def test_a_leg_on_standby_dials_when_it_is_its_turn() -> None:
 def test_an_heir_takes_the_foreign_session_with_what_waits_there(version: int) -> None:
     """Also if that has received identifiers which the new session here is going to use."""
     first = Joined(version=version)
-    there = first.there.connect("t")
-    there.subscribe("#", qos=2)
+    there = first.there.connect("t").subscribed("#", qos=2)
     foreign = first.there.session("mqttree-n")
     first.cut()
     foreign.incoming.add(1)
     there.send(Publish("t", b"waits", 1, packet_id=1))
     second = Joined(version=version, foreign=first.there, standby=True)
-    here = second.here.connect("h")
-    here.subscribe("#", qos=2)
+    here = second.here.connect("h").subscribed("#", qos=2)
     second.leg.take_turn(second.here.now, heir=True)
     second.advance(5.0)
     assert second.up

@@ -20,8 +20,7 @@ def test_messages_wait_for_a_foreign_broker_that_was_never_there(version: int, h
     """The foreign session is begun anew then, as a bridge of Mosquitto does."""
     joined = Joined(version=version, standby=True)
     joined.reachable = False
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    there.subscribe("#", qos=2)
+    here, there = joined.here.connect("h"), joined.there.connect("t").subscribed("#", qos=2)
     old = joined.there.connect("mqttree-n", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
     old.subscribe("old", qos=1)
     old.vanish()
@@ -43,8 +42,7 @@ def test_messages_wait_for_a_foreign_broker_that_was_never_there(version: int, h
 
 def test_a_filter_that_is_new_has_messages_wait_while_the_foreign_broker_is_away() -> None:
     joined = Joined("a out 1")
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    there.subscribe("#", qos=2)
+    here, there = joined.here.connect("h"), joined.there.connect("t").subscribed("#", qos=2)
     joined.reachable = False
     joined.cut()
     joined.send(here, *[Publish("a", b"%d" % n, 1, packet_id=n) for n in (1, 2, 3)])
@@ -61,8 +59,7 @@ def test_a_filter_that_is_new_has_messages_wait_while_the_foreign_broker_is_away
 
 def test_no_more_is_in_flight_than_the_foreign_broker_takes() -> None:
     joined = Joined(foreign=World(receive_maximum=20))
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    there.subscribe("#", qos=1)
+    here, there = joined.here.connect("h"), joined.there.connect("t").subscribed("#", qos=1)
     session = joined.here.session("leg:n")
     most = 0
     for number in range(1, 101):
@@ -82,8 +79,7 @@ def test_no_more_is_in_flight_than_the_foreign_broker_takes() -> None:
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_message_too_large_for_the_foreign_broker_is_dropped_once(qos: int) -> None:
     joined = Joined(foreign=World(max_packet_size=1000))
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    there.subscribe("#", qos=1)
+    here, there = joined.here.connect("h"), joined.there.connect("t").subscribed("#", qos=1)
     joined.send(here, Publish("large", bytes(2000), qos, packet_id=1))
     joined.send(here, Publish("small", b"x", qos, packet_id=2))
     assert [p.topic for p in there.take() if isinstance(p, Publish)] == ["small"]

@@ -39,8 +39,7 @@ def in_flight(joined: Joined) -> int:
 def test_a_leg_keeps_to_the_qos_of_a_foreign_broker_by_itself(version: int) -> None:
     """It is said in CONNACK (MQTT 5), or shown by SUBACK."""
     joined = Joined(version=version, foreign=World(max_qos=1))
-    here, there = joined.here.connect("h", 4), joined.there.connect("t", 4)
-    here.subscribe("u", qos=2)
+    here, there = joined.here.connect("h", 4).subscribed("u", qos=2), joined.there.connect("t", 4)
     there.subscribe("t", qos=1)
     for connection in range(3):
         first = b"%d" % connection
@@ -70,8 +69,7 @@ def as_rabbitmq_does(effect: LegEffect) -> LegEffect:
 def test_a_foreign_broker_that_answers_qos_2_as_qos_1_is_found_out(version: int) -> None:
     """This broker closes the leg's session at such an answer. It did so again and again."""
     joined = Joined("# out 2", version=version, edit=as_rabbitmq_does)
-    here, there = joined.here.connect("h", 4), joined.there.connect("t", 4)
-    there.subscribe("#", qos=2)
+    here, there = joined.here.connect("h", 4), joined.there.connect("t", 4).subscribed("#", qos=2)
     publish(joined, here, b"1", b"2", b"3")
     joined.advance(31.0)
     assert joined.up
@@ -93,8 +91,7 @@ def test_messages_from_before_cross_at_a_lower_qos(most: int) -> None:
     joined.cut()
     publish(joined, here, b"1", b"2")
     joined.places = (World(max_qos=most),)
-    there = joined.there.connect("t", 4)
-    there.subscribe("#", qos=1)
+    there = joined.there.connect("t", 4).subscribed("#", qos=1)
     joined.reachable = True
     joined.advance(31.0)
     assert joined.up

@@ -80,8 +80,7 @@ def test_at_first_contact_each_side_gets_what_only_the_other_one_has() -> None:
     put(theirs, "same", b"3")
     put(ours, "both", b"ours")
     put(theirs, "both", b"theirs")
-    watcher = ours.connect("watcher")
-    watcher.subscribe("#")
+    watcher = ours.connect("watcher").subscribed("#")
     watcher.take()
     joined = Joined(here=ours, foreign=theirs)
     joined.advance(QUIET + 5)
@@ -123,8 +122,7 @@ def test_a_merge_brings_what_changed_while_the_leg_was_away(version: int) -> Non
 @pytest.mark.parametrize("version", [4, 5])
 def test_each_retained_message_comes_that_waited_for_the_leg(version: int) -> None:
     joined = in_common("a", version=version)
-    watcher = joined.here.connect("watcher")
-    watcher.subscribe("a", qos=1)
+    watcher = joined.here.connect("watcher").subscribed("a", qos=1)
     watcher.take()
     away(joined)
     for payload in (b"1", b"2"):
@@ -266,8 +264,7 @@ def test_properties_of_mqtt_5_are_compared_and_kept() -> None:
     put(joined.there, "b", b"x", properties=properties | {Property.RESPONSE_TOPIC: "r"})
     back(joined)
     for world, topic in ((joined.there, "a"), (joined.here, "b")):
-        late = world.connect("late")
-        late.subscribe(topic)
+        late = world.connect("late").subscribed(topic)
         (got,) = late.take_publishes()
         assert (got.properties or {}).items() >= properties.items()
 

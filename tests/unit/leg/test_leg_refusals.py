@@ -36,8 +36,7 @@ def test_any_refusal_drops_that_one_message(version: int, kind: int, code: int) 
     """0x95 is Mosquitto's for a message beyond its `message_size_limit`, 0x93 its answer to too
     many at QoS 2. Neither is in the table of PUBACK and PUBREC."""
     joined = Joined(version=version)
-    there, here = joined.there.connect("t"), joined.here.connect("h")
-    there.subscribe("#", qos=2)
+    there, here = joined.there.connect("t").subscribed("#", qos=2), joined.here.connect("h")
     session = joined.here.session("leg:n")
     qos = 1 if kind == 0x40 else 2
     joined.edit = lambda effect: None if b"bad" in getattr(effect, "data", b"") else effect
@@ -80,8 +79,7 @@ def test_a_strange_answer_ends_its_message(answer: bytes) -> None:
 @pytest.mark.parametrize("code", [0x05, 0x80, 0x97])
 def test_a_strange_pubrel_or_pubcomp_ends_its_message(code: int) -> None:
     joined = Joined()
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    here.subscribe("#", qos=2)
+    here, there = joined.here.connect("h").subscribed("#", qos=2), joined.there.connect("t")
     session = joined.here.session("leg:n")
     joined.leg.foreign_received(
         encode_packet(Publish("a", b"1", 2, packet_id=7), 5) + b"\x62\x03\0\x07%c" % code,
@@ -142,8 +140,7 @@ def test_a_message_that_is_not_taken_here_is_acknowledged_and_dropped(
 ) -> None:
     sent: list[LegEffect] = []
     joined = Joined(rule, edit=lambda effect: (sent.append(effect), effect)[1])
-    here = joined.here.connect("h")
-    here.subscribe("#", qos=2)
+    here = joined.here.connect("h").subscribed("#", qos=2)
     topic, properties = BAD[name]
     joined.leg.foreign_received(
         publish(qos, topic, properties) + publish(1, b"good", b"\0"), joined.here.now
@@ -166,8 +163,7 @@ def test_a_message_that_is_too_large_is_acknowledged_and_dropped(
     """MQTT 3.1.1 has no way to say how large a message may be. Nothing of it is kept."""
     joined = Joined(version=version, maximum_packet_size=1000)
     joined.deaf = True
-    here = joined.here.connect("h")
-    here.subscribe("#", qos=2)
+    here = joined.here.connect("h").subscribed("#", qos=2)
     data = encode_packet(Publish("large", bytes(5000), qos, packet_id=9 if qos else None), version)
     data += encode_packet(Publish("good", b"2", 1, packet_id=3), version)
     for begin in range(0, len(data), piece):
@@ -184,8 +180,7 @@ def test_a_message_that_is_too_large_is_acknowledged_and_dropped(
 
 def test_a_message_that_its_name_here_makes_too_large_is_taken() -> None:
     joined = Joined('# both 2 "a long prefix/" ""', here=World(max_packet_size=100), version=4)
-    here = joined.here.connect("h")
-    here.subscribe("#")
+    here = joined.here.connect("h").subscribed("#")
     there = joined.there.connect("t")
     joined.send(there, Publish("a", bytes(90), 1, packet_id=1))
     assert joined.up
@@ -195,8 +190,7 @@ def test_a_message_that_its_name_here_makes_too_large_is_taken() -> None:
 def test_a_broker_that_ignores_the_receive_maximum_is_not_closed() -> None:
     joined = Joined(here=World(receive_maximum=2))
     joined.deaf = True
-    here = joined.here.connect("h")
-    here.subscribe("#", qos=2)
+    joined.here.connect("h").subscribe("#", qos=2)
     for number in range(1, 10):
         packet = encode_packet(Publish("a", b"%d" % number, 2, packet_id=number), 5)
         joined.leg.foreign_received(packet, joined.here.now)
@@ -214,8 +208,7 @@ def test_a_packet_without_room_for_anything_is_malformed(packet: bytes) -> None:
 def test_what_the_leg_drops_is_not_counted_as_refused() -> None:
     """Its name here would be one of the broker's own, where no client may publish."""
     joined = Joined('# in 2 "" out/')
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    here.subscribe("#", qos=1)
+    here, there = joined.here.connect("h").subscribed("#", qos=1), joined.there.connect("t")
     joined.send(there, Publish("out/$SYS", b"1", 1, packet_id=1), Publish("out/b", b""))
     joined.send(there, Publish("out/$SYS", b"1", 2, packet_id=2), Pubrel(2))
     assert joined.leg.drops()["unnamed"] == 2

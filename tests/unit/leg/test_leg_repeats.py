@@ -63,8 +63,7 @@ def test_little_is_kept() -> None:
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_message_whose_acknowledgement_was_lost_comes_in_once(version: int) -> None:
     joined = Joined(version=version, foreign=World())
-    here, there = joined.here.connect("h"), joined.there.connect("t")
-    here.subscribe("#", qos=1)
+    here, there = joined.here.connect("h").subscribed("#", qos=1), joined.there.connect("t")
 
     def lose(effect: LegEffect) -> LegEffect | None:
         return None if isinstance(effect, ToForeign) else effect

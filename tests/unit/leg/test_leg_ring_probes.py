@@ -127,8 +127,7 @@ def test_what_a_foreign_broker_closes_for_is_sent_once(topic: bytes, version: in
     assert joined.up and joined.leg.counters.connects == 3
     assert len(sent) == 1
     assert sum("which is left out from now on" in line for line in joined.log) == 1
-    watcher = joined.there.connect("w")
-    watcher.subscribe("#")
+    watcher = joined.there.connect("w").subscribed("#")
     watcher.take()
     joined.cut()
     joined.advance(60.0)

@@ -71,8 +71,7 @@ def test_the_rules_of_its_user_count() -> None:
 @pytest.mark.parametrize("away", [False, True])
 def test_no_client_takes_its_session(away: bool) -> None:
     world = World()
-    leg = enter(world)
-    leg.subscribe("#", qos=1)
+    leg = enter(world).subscribed("#", qos=1)
     if away:
         leg.vanish()
     for user in (None, "anna", LEG_OWNER):

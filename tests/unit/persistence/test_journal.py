@@ -75,8 +75,7 @@ def test_a_session_comes_back(version: int) -> None:
 def gone_on_with(world: Durable, *, snapshot: bool) -> Session:
     """A session with a message in flight and two that wait has ended, and is to be continued by
     another one, which is returned: it is not durable yet. `snapshot`: one was written since."""
-    client = durable_client(world)
-    client.subscribe("a/+", qos=2)
+    client = durable_client(world).subscribed("a/+", qos=2)
     publisher = world.connect("p")
     publisher.publish("a/1", b"sent", 2, 1)
     client.vanish()
@@ -121,8 +120,7 @@ def test_a_session_ends_with_the_one_that_continues_it(snapshot: bool) -> None:
 @pytest.mark.statement("MQTT-4.4.0-1", "3.1.1/MQTT-4.4.0-1")
 def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:
     world = Durable()
-    client = durable_client(world, "k", 4)
-    client.subscribe("a", qos=2)
+    client = durable_client(world, "k", 4).subscribed("a", qos=2)
     publisher = world.connect("p", 4)
     for number, qos in ((1, 1), (2, 2), (3, 2)):
         publisher.publish("a", b"%d" % number, qos, number)
@@ -145,8 +143,7 @@ def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:
 def test_a_qos_2_message_is_taken_once() -> None:
     """The publisher repeats it because it has not heard of our PUBREC."""
     world = Durable()
-    listener = durable_client(world, "l")
-    listener.subscribe("a", qos=2)
+    listener = durable_client(world, "l").subscribed("a", qos=2)
     listener.vanish()
     durable_client(world, "p").publish("a", b"once", 2, 9)
     again = world.again()
@@ -178,24 +175,21 @@ def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
     assert {k: v[:3] for k, v in picture(again)["retained"].items()} == {
         k: v[:3] for k, v in before["retained"].items()
     }
-    listener = again.connect("l")
-    listener.subscribe("r/#")
+    listener = again.connect("l").subscribed("r/#")
     found = {p.topic: (p.payload, p.properties) for p in listener.take_publishes()}
     assert found == {
         "r/1": (b"three", None),
         "r/3": (b"short", {Property.MESSAGE_EXPIRY_INTERVAL: 50}),
     }
     late = again.again(51)
-    listener = late.connect("l")
-    listener.subscribe("r/#")
+    listener = late.connect("l").subscribed("r/#")
     assert listener.payloads() == [b"three"]
 
 
 @pytest.mark.statement("MQTT-3.1.2-23")
 def test_time_passes_while_the_broker_is_down() -> None:
     world = Durable()
-    listener = world.connect("w")
-    listener.subscribe("will", qos=1)
+    world.connect("w").subscribe("will", qos=1)
     durable_client(world, "w2").subscribe("will", qos=1)
     will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 30})
     world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 100}, will=will)
@@ -284,8 +278,7 @@ def test_setting_the_clock_expires_no_session(days: int) -> None:
     world = Durable()
     options = {Property.SESSION_EXPIRY_INTERVAL: 3600}
     world.node.set_wall(1.7e9 - days * 86_400, world.now)
-    client = durable_client(world, properties=options)
-    client.subscribe("a", qos=1)
+    client = durable_client(world, properties=options).subscribed("a", qos=1)
     client.vanish()
     publisher = world.connect("p")
     publisher.publish("a", b"waits", 1, 1, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
@@ -506,8 +499,7 @@ def mixed_traffic(version: int, *, fast: bool, most: int = 1) -> Durable:
     world = Durable()
     world.node.fast = fast
     small = {Property.RECEIVE_MAXIMUM: 2} if version == 5 else {}
-    kept = durable_client(world, "kept", version)
-    kept.subscribe("a/+", qos=most)
+    kept = durable_client(world, "kept", version).subscribed("a/+", qos=most)
     kept.subscribe("c", qos=2)
     durable_client(world, "full", version, properties=small).subscribe("a/1", qos=most)
     world.connect("clean", version).subscribe("#", qos=most)
@@ -606,8 +598,7 @@ def test_a_long_run_is_several_entries() -> None:
 def test_a_subscriber_at_a_lower_qos_keeps_it(waits: bool, snapshot: bool) -> None:
     world = Durable()
     world.node.federated = True
-    client = durable_client(world)
-    client.subscribe("t", qos=1)
+    client = durable_client(world).subscribed("t", qos=1)
     if waits:
         client.vanish()
     packets = [Publish("t", b"%d" % n, 2, False, False, n) for n in range(1, 21)]
@@ -651,8 +642,7 @@ def test_the_second_half_of_a_chunk_is_for_a_session_that_has_no_room() -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 def test_last_acknowledgements_wait_for_a_frame_that_is_needed(qos: int) -> None:
     world = Durable(linger=True)
-    client = durable_client(world, "k", 4)
-    client.subscribe("#", qos=qos)
+    client = durable_client(world, "k", 4).subscribed("#", qos=qos)
     publisher = world.connect("p", 4)
 
     def handled(number: int) -> None:
@@ -680,8 +670,7 @@ def test_last_acknowledgements_wait_for_a_frame_that_is_needed(qos: int) -> None
 
 def test_records_that_wait_are_written_when_the_broker_stops() -> None:
     world = Durable(linger=True)
-    client = durable_client(world, "k", 4)
-    client.subscribe("#", qos=1)
+    client = durable_client(world, "k", 4).subscribed("#", qos=1)
     world.connect("p", 4).publish("a", b"x", 1, 1)
     client.send(Puback(1))
     assert world.again(files=copy_of(world.files)).session("k").inflight.keys() == {1}
@@ -693,8 +682,7 @@ def test_records_that_wait_are_written_when_the_broker_stops() -> None:
 def test_output_does_not_wait_for_acknowledgements_that_wait() -> None:
     """A publisher whose frame is on its way hears as soon as that is durable."""
     world = Durable(linger=True)
-    client = durable_client(world, "k", 4)
-    client.subscribe("#", qos=1)
+    client = durable_client(world, "k", 4).subscribed("#", qos=1)
     publisher = world.connect("p", 4)
     publisher.publish("a", b"x", 1, 1)
     world.files.lazy = True
@@ -710,8 +698,7 @@ def test_output_does_not_wait_for_acknowledgements_that_wait() -> None:
 
 def lazy(**options: Any) -> Durable:
     world = Durable(**options)
-    listener = durable_client(world, "l")
-    listener.subscribe("a/#", qos=2)
+    listener = durable_client(world, "l").subscribed("a/#", qos=2)
     listener.vanish()
     world.files.lazy = True
     return world
@@ -766,8 +753,7 @@ def test_a_durable_session_is_acknowledged_when_it_is_on_the_disk() -> None:
 def test_the_end_of_a_delivery_is_recorded_whatever_its_reasons(reason: int) -> None:
     """Of MQTT 5: they are longer than those of the fast path."""
     world = Durable()
-    client = durable_client(world)
-    client.subscribe("a", qos=2)
+    client = durable_client(world).subscribed("a", qos=2)
     world.connect("p").publish("a", b"1", 2, 1)
     (message,) = (packet for packet in client.take() if isinstance(packet, Publish))
     client.send(Pubrec(message.packet_id or 0, reason))
@@ -782,8 +768,7 @@ def test_the_end_of_a_delivery_is_recorded_whatever_its_reasons(reason: int) -> 
 def test_only_qos_2_deliveries_wait_for_the_disk() -> None:
     """The identifier of a message must not be another one after a restart."""
     world = Durable()
-    kept, clean = durable_client(world), world.connect("clean")
-    kept.subscribe("a", qos=2)
+    kept, clean = durable_client(world).subscribed("a", qos=2), world.connect("clean")
     clean.subscribe("a", qos=2)
     publisher = world.connect("p")
     world.files.lazy = True
@@ -821,8 +806,7 @@ def test_the_last_words_of_a_connection_go_out_behind_what_waits() -> None:
 
 def test_a_transport_that_has_room_again_is_not_closed_on_the_last_words() -> None:
     world = World()
-    client = world.connect("c")
-    client.subscribe("a")
+    client = world.connect("c").subscribed("a")
     client.transport.capacity = 100
     for _ in range(2):
         world.connect("p").publish("a", bytes(200))
@@ -859,8 +843,7 @@ def test_no_packet_overtakes_connack(reads: int) -> None:
 
 def test_a_client_whose_output_waits_beyond_its_limit_is_closed() -> None:
     world = lazy(limits=Limits(client_backlog_bytes=1000))
-    client = world.connect("c")
-    client.subscribe("q0")
+    client = world.connect("c").subscribed("q0")
     client.publish("a/1", b"x", 1, 1)
     publisher = world.connect("p")
     publisher.publish("q0", b"x" * 2000)
@@ -876,16 +859,14 @@ def test_a_client_whose_output_waits_beyond_its_limit_is_closed() -> None:
 def test_messages_of_a_session_may_exceed_the_output_limit(sync: bool) -> None:
     """A session's messages, retained ones: else they could never come, however fast the disk is."""
     world = Durable(sync=sync, limits=Limits(client_backlog_bytes=1000))
-    client = durable_client(world)
-    client.subscribe("a/#", qos=1)
+    client = durable_client(world).subscribed("a/#", qos=1)
     client.vanish()
     publisher = world.connect("p")
     for number in range(1, 21):
         publisher.publish("a/1", b"x" * 200, 1, number)
         publisher.publish(f"r/{number}", b"x" * 200, 1, number, retain=True)
     world.files.lazy = True
-    back = world.open()
-    back.send(connect_packet("k", clean=False, properties=FOREVER))
+    back = world.open().sent(connect_packet("k", clean=False, properties=FOREVER))
     publisher.publish("a/1", b"x", 1, 21)  # it comes behind that
     assert back.take() == []
     world.tell()
@@ -914,8 +895,7 @@ def test_the_largest_waiting_piece_does_not_count(sizes: tuple[int, int]) -> Non
 
 def bystander(world: Durable) -> FakeClient:
     """A client that is read before something happens with which it has nothing to do."""
-    client = world.connect("bystander")
-    client.subscribe("q0")
+    client = world.connect("bystander").subscribed("q0")
     world.files.lazy = True
     client.send(Pingreq())
     client.take()
@@ -984,8 +964,7 @@ def test_publishers_are_not_read_while_the_disk_is_behind() -> None:
 
 def test_async_durability_goes_on_without_a_disk_and_logs_it_once() -> None:
     world = Durable()
-    listener = durable_client(world, "l")
-    listener.subscribe("a", qos=1)
+    listener = durable_client(world, "l").subscribed("a", qos=1)
     listener.vanish()
     world.files.broken = "No space left on device"
     publisher = world.connect("p")
@@ -1017,8 +996,7 @@ def test_async_durability_goes_on_without_a_disk_and_logs_it_once() -> None:
 
 def test_sync_durability_acknowledges_nothing_that_is_not_written() -> None:
     world = Durable(sync=True)
-    listener = durable_client(world, "l")
-    listener.subscribe("a", qos=1)
+    listener = durable_client(world, "l").subscribed("a", qos=1)
     listener.vanish()
     world.files.broken = "No space left on device"
     publisher = world.connect("p")
@@ -1082,8 +1060,7 @@ def test_a_disk_that_does_not_keep_up_is_one_that_fails() -> None:
 
 def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Durable()
-    client = durable_client(world, "l")
-    client.subscribe("a/#", qos=2)
+    client = durable_client(world, "l").subscribed("a/#", qos=2)
     publisher = durable_client(world, "p")
     moments = []
 
@@ -1112,8 +1089,7 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
 
 def test_checkpoints_keep_the_journal_small() -> None:
     world = Durable(limits=Limits(journal_smallest=20_000))
-    client = durable_client(world, "l")
-    client.subscribe("a", qos=1)
+    client = durable_client(world, "l").subscribed("a", qos=1)
     world.connect("r").publish("r", b"kept", 0, retain=True)
     publisher = world.connect("p")
     for _ in range(40):

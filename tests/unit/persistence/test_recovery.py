@@ -89,8 +89,7 @@ def test_more_in_flight_than_may_wait_for_the_disk() -> None:
             snapshot_ahead=8000,
         ),
     )
-    client = durable_client(world, "k")
-    client.subscribe("a", qos=1)
+    durable_client(world, "k").subscribe("a", qos=1)
     publisher = world.connect("p")
     for number in range(1, 41):
         publisher.publish("a", b"%03d" % number * 1000, 1, number)
@@ -385,8 +384,7 @@ def test_a_rebuilt_state_counts_when_it_is_complete(monkeypatch: pytest.MonkeyPa
         world,
         "k",
         properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF, Property.RECEIVE_MAXIMUM: 2},
-    )
-    listener.subscribe("t", qos=1)
+    ).subscribed("t", qos=1)
     publisher = world.connect("p")
     for number in range(1, 6):
         publisher.publish("t", b"%d" % number, 1, number)
@@ -524,8 +522,7 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
 def opened(key: bytes) -> tuple[Durable, SubscriptionStart]:
     """A session that began when a broker could not be asked."""
     world = Durable()
-    client = durable_client(world, "k")
-    client.subscribe("a", qos=1)
+    client = durable_client(world, "k").subscribed("a", qos=1)
     session = client.owner.session
     start = session.subscriptions["a"].start = SubscriptionStart(
         world.now - 2.0, {key: 5}, {key}, (0, 0, 0)
@@ -567,8 +564,7 @@ def test_what_a_session_had_at_other_brokers_is_known_after_a_restart(whole: boo
     former broker. `whole`: a snapshot has recorded it once more."""
     key = origin_key(b"x" * 8, 1)
     world = Durable()
-    client = durable_client(world, "k")
-    client.subscribe("a", qos=2)
+    client = durable_client(world, "k").subscribed("a", qos=2)
     world.node.cluster.evaluated.add(client.owner.session, {key: [(19, 19), (24, 26)]})
     world.settle()
     if whole:

@@ -115,8 +115,7 @@ def synced(**config: Any) -> tuple[Owned, Standby]:
 
 def kept(world: Owned, name: str = "k") -> FakeClient:
     """A subscriber whose session is kept."""
-    client = world.open(version=4)
-    client.send(connect_packet(name, 4, clean=False))
+    client = world.open(version=4).sent(connect_packet(name, 4, clean=False))
     world.pass_time(1.0)
     client.send(encode_packet(Subscribe(1, [SubscriptionRequest("a", 1)]), 4))
     world.pass_time(0.2)

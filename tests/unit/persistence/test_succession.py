@@ -48,10 +48,8 @@ MESSAGES = 2_000
 def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
     """Others are served meanwhile, however many there are, and however few were wanted here."""
     world = lone()
-    client = world.connect()
-    client.subscribe("wanted", qos=1)
-    owner = Neighbour(world, 1)
-    owner.child()
+    client = world.connect().subscribed("wanted", qos=1)
+    owner = Neighbour(world, 1).child()
     owner.post((STANDBY, encode_posted(1, [PostedStandby(OWN, 1_000, 1)])))
     key = origin_key(bid(1), 1)
     records = []
@@ -75,8 +73,7 @@ def test_the_messages_of_a_broker_that_is_gone_are_taken_in_steps() -> None:
 def test_an_image_that_is_dropped_is_freed() -> None:
     """It may be large: no timer has it still."""
     world = lone()
-    owner = Neighbour(world, 1)
-    owner.child()
+    owner = Neighbour(world, 1).child()
     owner.post((STANDBY, encode_posted(1, [PostedStandby(OWN, 1_000, 1)])))
     marked = b"%d" % id(world)
     frame = encode_frame([encode_record(Kind.SHARED, marked)], 1)
@@ -84,8 +81,7 @@ def test_an_image_that_is_dropped_is_freed() -> None:
     world.node.connection_lost(owner.conn, "closed by peer", world.now)
     world.advance(1.0)
     assert world.node.counters.promotions == 1
-    again = Neighbour(world, 1, boot=2)
-    again.child()
+    again = Neighbour(world, 1, boot=2).child()
     again.send(encode_stream(BEGIN, 1, 0))
     world.advance(1.0)
     gc.collect()
@@ -139,8 +135,7 @@ def test_a_session_is_sent_when_the_messages_of_a_large_image_are_known() -> Non
 def test_a_taker_waits_until_the_standby_has_noticed_the_death(linked: bool, answer: int) -> None:
     """It has heard of it before the link to the standby ended."""
     world = lone()
-    owner, taker = Neighbour(world, 1), Neighbour(world, 2)
-    taker.child()
+    owner, taker = Neighbour(world, 1), Neighbour(world, 2).child()
     taker.post()
     frame = encode_frame([encode_record(Kind.SHARED, bytes(40))], 1)
     owner.send(encode_stream(BEGIN, 1, 0), encode_stream(END, 1, 1, frame))

@@ -311,8 +311,7 @@ def test_members_at_this_broker_come_first(qos: int) -> None:
 def test_members_that_are_away_or_behind_come_later() -> None:
     world, (one, _) = cluster()
     post(world, 101, 1)
-    client = world.connect("m", properties={17: 1000})
-    client.subscribe("$share/g/t", qos=1)
+    client = world.connect("m", properties={17: 1000}).subscribed("$share/g/t", qos=1)
     client.vanish()
     publisher = world.connect("p")
     publisher.publish("t", b"|away", 1)
@@ -328,8 +327,7 @@ def test_a_message_assigned_to_others_is_not_delivered_to_members_here() -> None
     its shape."""
     world, (one, _) = cluster()
     client = member(world)
-    ordinary = world.connect("o")
-    ordinary.subscribe("t", qos=2)
+    ordinary = world.connect("o").subscribed("t", qos=2)
     for qos in (0, 1, 2):
         one.send(message(qos=qos, sequence=1 + qos, key=origin_key(bid(101), 2_000)))
     one.send(message(qos=0, sequence=9, key=origin_key(bid(101), 2_000)))
@@ -388,8 +386,7 @@ def test_a_message_of_an_unknown_giver_waits_for_its_grant() -> None:
 def test_a_broker_without_members_passes_the_message_on() -> None:
     world, (one, other) = cluster()
     post(world, 102, 1)
-    ordinary = world.connect("o")
-    ordinary.subscribe("t", qos=2)
+    ordinary = world.connect("o").subscribed("t", qos=2)
     one.send(named(b"|x", ME, 1))
     assert [p.payload for p in ordinary.take_publishes()] == [b"|x"]
     (first, _), (second, choice) = chosen(other)
@@ -404,8 +401,7 @@ def test_a_broker_without_members_passes_the_message_on() -> None:
 def test_a_message_that_was_passed_on_is_for_the_group_alone() -> None:
     world, (one, other) = cluster()
     client = member(world)
-    ordinary = world.connect("o")
-    ordinary.subscribe("t", qos=2)
+    ordinary = world.connect("o").subscribed("t", qos=2)
     one.send(
         named(
             b"|x",
@@ -441,8 +437,7 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
     """What it had not acknowledged at QoS 1, and what waited, goes to another broker; QoS 2 that
     was sent does not."""
     world, (one, other) = cluster()
-    client = world.connect("m", properties={33: 2})
-    client.subscribe("$share/g/t", qos=2)
+    client = world.connect("m", properties={33: 2}).subscribed("$share/g/t", qos=2)
     one.send(named(b"|1", ME, 1), named(b"|2", ME, 2, qos=2))
     rule(one, GRANT, 2)
     one.send(named(b"|3", ME, 3))
@@ -500,8 +495,7 @@ def test_members_are_posted() -> None:
     assert entries[key] == encode_standing(3)
     clients[0].disconnect()
     assert entries[key] == encode_standing(2)
-    last_member = world.connect("k", properties={17: 1000})
-    last_member.subscribe("$share/g/t")
+    last_member = world.connect("k", properties={17: 1000}).subscribed("$share/g/t")
     for client in clients[1:]:
         client.unsubscribe("$share/g/t")
     assert entries[key] == encode_standing(1)

@@ -25,8 +25,7 @@ FOREVER = 60_000.0
 
 def linked(number: int = 1, **config: Any) -> tuple[World, Neighbour]:
     world = lone(**{"routing": "interest", "link_timeout": FOREVER, **config})
-    liar = Neighbour(world, number)
-    liar.child()
+    liar = Neighbour(world, number).child()
     return world, liar
 
 
@@ -112,8 +111,7 @@ def test_a_listing_in_parts_and_what_changes_meanwhile() -> None:
 
 def test_parts_of_one_listing_from_two_neighbours_at_once() -> None:
     world, one = linked()
-    two = Neighbour(world, 2)
-    two.child()
+    two = Neighbour(world, 2).child()
     known = world.node.cluster.directory.database
     told(one, 7, [(b"a", b"1")], flags=1)
     told(two, 7, [(b"a", b"1"), (b"b", b"2")], flags=1)
