@@ -336,8 +336,7 @@ def test_a_member_that_moves_gets_what_its_first_broker_was_given(routing: str, 
     """What its first broker is granted for it, when the session has been encoded for the next one,
     comes to it there."""
     row = Row(2, routing=routing)
-    work = row.connect(0, "work")
-    work.subscribe("$share/g/t")
+    work = row.connect(0, "work").subscribed("$share/g/t")
     publishers = [row.connect(0, "p"), row.connect(1, "q")]
     sent = [b"%d" % number for number in range(120)]
     for number, payload in enumerate(sent):
@@ -371,8 +370,7 @@ def test_a_group_gets_messages_that_left_the_log_before_its_age_was_known(
     publisher = row.connect(1, "p")
     row.world.partition([(0,)])
     row.run(5.0)
-    work = row.connect(0, "work")
-    work.subscribe("$share/g/t")
+    work = row.connect(0, "work").subscribed("$share/g/t")
     publisher.publish("t", b"old", b"older", qos=1)
     row.world.heal()
     row.until(lambda: lost, 20.0)
@@ -394,8 +392,7 @@ def test_a_message_lost_on_a_cut_link_is_given_again(routing: str, qos: int) -> 
     its giver asks."""
     row = Row(2, routing=routing)
     row.world.rate, row.world.window = 1.25e8, 1 << 20
-    work, publisher = row.connect(1, "work"), row.connect(0, "p")
-    work.subscribe("$share/g/t")
+    work, publisher = row.connect(1, "work").subscribed("$share/g/t"), row.connect(0, "p")
     publisher.publish("t", b"first", qos=qos)
     row.until(lambda: work.payloads == [b"first"])
     row.world.partition([(0,)])

@@ -56,15 +56,12 @@ def test_session_expiry_0_ends_the_older_session_too() -> None:
 def test_a_merge_cancels_the_older_sessions_delayed_will() -> None:
     """Its client is back, on a new session that goes on with it: the will is not sent."""
     row = Row(3, routing="topic", meshed=True)
-    listener = row.connect(0, "listener")
-    listener.subscribe("will/#")
-    first = row.connect(1, will=Will("will/late", b"", 1, False, LATE))
-    first.subscribe("a")
+    listener = row.connect(0, "listener").subscribed("will/#")
+    first = row.connect(1, will=Will("will/late", b"", 1, False, LATE)).subscribed("a")
     row.world.partition([[1]])
     first.cut()
     row.run(3.0)
-    second = row.connect(2)
-    second.subscribe("a")
+    row.connect(2).subscribe("a")
     row.world.heal()
     row.join()
     row.run(40.0)

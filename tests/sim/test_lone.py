@@ -35,8 +35,7 @@ def apart(routing: str, *, journals: bool = True) -> tuple[Row, dict[int, StuckD
 
 def left(row: Row, index: int, topic: str) -> None:
     """The client's session at a broker, with two messages in its queue."""
-    client = row.connect(index)
-    client.subscribe(topic)
+    client = row.connect(index).subscribed(topic)
     row.run(0.3)
     client.leave()
     row.run(0.3)
@@ -82,8 +81,7 @@ def test_what_waits_at_two_brokers_that_meet_comes_once(
 def test_what_is_published_for_a_broker_that_was_just_met_waits_for_nothing(routing: str) -> None:
     """The publisher's broker has numbered much that is in no log."""
     row, _ = apart(routing, journals=False)
-    publisher, client = row.connect(0, "p"), row.connect(1)
-    client.subscribe("a")
+    publisher, client = row.connect(0, "p"), row.connect(1).subscribed("a")
     for number in range(50):
         publisher.publish("a", b"alone %d" % number)
     row.run(0.3)
@@ -136,8 +134,7 @@ def merged(routing: str) -> tuple[Row, Client]:
     """A session has been merged, its messages are settled, and its broker has not heard of it."""
     row, _ = apart(routing)
     left(row, 0, "a")
-    client = row.connect(1)
-    client.subscribe("b")
+    client = row.connect(1).subscribed("b")
     row.run(0.3)
     row.world.partition([])
     row.until(lambda: row.node(1).counters.sessions_merged, 30.0)

@@ -16,8 +16,7 @@ from tests.sim.world import World
 
 def away(row: Row, index: int = 1, **options: int) -> Client:
     """A client that has subscribed, had some messages, and is away; the next ones wait for it."""
-    client = row.connect(index, **options)
-    client.subscribe("a")
+    client = row.connect(index, **options).subscribed("a")
     row.run(0.3)
     client.leave()
     row.run(0.3)
@@ -130,8 +129,7 @@ def test_a_client_that_was_on_both_sides_gets_both_queues_once() -> None:
     """It goes to the other half and comes back: the queue there is added to the session that it has
     come back to."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
-    second = row.connect(2, answers=False)
-    second.subscribe("a")
+    second = row.connect(2, answers=False).subscribed("a")
     row.run(0.2)
     second.cut()
     third = row.connect(1)
@@ -147,8 +145,7 @@ def test_a_client_that_was_on_both_sides_gets_both_queues_once() -> None:
 
 def test_a_clean_start_elsewhere_is_not_undone() -> None:
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
-    second = row.connect(2, clean=True)
-    second.subscribe("a")
+    second = row.connect(2, clean=True).subscribed("a")
     since = row.world.now - 0.3
     row.world.heal()
     settle(row, feed)
@@ -314,8 +311,7 @@ def test_two_sessions_of_a_client_use_different_packet_identifiers() -> None:
     """Before both are one, its client may get the older one: what it has of one must not be
     taken for the other's."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
-    second = row.connect(2)
-    second.subscribe("a")
+    second = row.connect(2).subscribed("a")
     row.run(0.5)
     ids = [
         {p.packet_id for p in client.packets if isinstance(p, Publish)}
@@ -335,8 +331,7 @@ def test_messages_not_for_the_newer_session_come_from_the_older_one(routing: str
     row, first, feed = parted(Row(4, routing=routing, meshed=True))
     row.client(3, "other").subscribe("a")  # so that they come there
     row.world.slowest = 0.03
-    second = row.connect(2)
-    second.subscribe("b")
+    second = row.connect(2).subscribed("b")
     row.run(0.5)
     third = row.connect(3)
     assert third.present
@@ -352,8 +347,7 @@ def test_a_client_that_is_back_first_gets_what_was_published_meanwhile(routing: 
     """It takes its newer session to the broker of the older one, to which what was published
     between the two comes later."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
-    second = row.connect(2)
-    second.subscribe("a")
+    second = row.connect(2).subscribed("a")
     row.run(0.5)
     second.leave()
     row.host(0).pause()  # the publisher's broker: nothing comes from there

@@ -280,8 +280,7 @@ def test_where_topics_are_wanted_is_not_looked_up_for_all_at_once() -> None:
     assert until[0] >= MIN_KEPT - 0.1 and until[-1] <= FRESH_S - MAX_LATE
     steps = [after - before for before, after in pairwise(until)]
     assert max(steps) < 0.2, "no moment at which many of them end"
-    client = row.connect(1, "w")
-    client.subscribe("t/1")
+    row.connect(1, "w").subscribe("t/1")
     row.run(FRESH_S + 0.1)
     place(row, 0, "d", subscribe=names)
     assert broker_id(row, 1) in knowledge.wanted("t/1")
@@ -301,8 +300,7 @@ def test_a_wrong_placement_costs_no_message(qos: int) -> None:
     """Clients go where they are told, or anywhere else, while brokers die: what is acknowledged
     comes, and at QoS 2 once."""
     row = row_of()
-    reader = row.connect(2, "c")
-    reader.subscribe("a/#", qos=2)
+    reader = row.connect(2, "c").subscribed("a/#", qos=2)
     publisher = row.connect(1, "p")
     publisher.publish("a/1", *[b"%d" % n for n in range(10)], qos=qos)
     row.run(1.0)

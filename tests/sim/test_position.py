@@ -48,8 +48,7 @@ class Feed:
 
 def subscribed(row: Row, index: int, **options: int) -> tuple[Client, float]:
     """A client that subscribes, and when it heard of it."""
-    client = row.connect(index, **options)
-    client.subscribe("a")
+    client = row.connect(index, **options).subscribed("a")
     return client, row.world.now - 0.3  # `subscribe` goes on for so long
 
 
@@ -102,15 +101,13 @@ def test_a_retained_message_still_on_its_way_comes_as_retained(routing: str) -> 
     that: it comes as retained."""
     row = Row(3, routing=routing, meshed=True)
     row.connect(2, "other").subscribe("r")
-    first = row.connect(1, expiry=0)
-    first.subscribe("r")
+    first = row.connect(1, expiry=0).subscribed("r")
     row.world.partition([[2]])
     row.connect(0, "p").send(Publish("r", b"on", 2, retain=True, packet_id=1))
     row.until(lambda: first.payloads)
     first.leave()
     row.world.after(0.8, row.world.heal)  # no broker has noticed the cut
-    second = row.connect(2, expiry=0)
-    second.subscribe("r")
+    second = row.connect(2, expiry=0).subscribed("r")
     row.run(2.0)
     assert [
         (packet.payload, packet.retain) for packet in second.packets if isinstance(packet, Publish)

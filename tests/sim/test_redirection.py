@@ -45,9 +45,7 @@ def said(**topics: Any) -> list[tuple[str, str]]:
 
 
 def reader(row: Row, index: int, *filters: str, client_id: str = "c", **options: Any) -> Client:
-    client = row.connect(index, client_id, **options)
-    client.subscribe(*filters)
-    return client
+    return row.connect(index, client_id, **options).subscribed(*filters)
 
 
 def counters(row: Row, name: str) -> int:
@@ -195,8 +193,7 @@ def test_topics_that_cannot_be_read_are_counted_and_the_client_is_let_in() -> No
 def test_a_client_without_an_identifier_of_its_own_is_let_in() -> None:
     row = row_of()
     flow(row, 1, "a", 20)
-    client = row.connect(2, "", said=said(subscribe=["a"]), clean=True)
-    client.subscribe("a")
+    client = row.connect(2, "", said=said(subscribe=["a"]), clean=True).subscribed("a")
     flow(row, 1, "a", 20, 2 * SETTLED)
     assert not client.gone
 

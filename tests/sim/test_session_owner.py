@@ -28,8 +28,7 @@ def refused(client: Client) -> bool:
 @pytest.mark.parametrize("version", [4, 5])
 def test_another_user_elsewhere_is_refused(routing: str, version: int) -> None:
     row = guarded(routing)
-    anna = row.connect(1, version=version, username="anna")
-    anna.subscribe("a")
+    anna = row.connect(1, version=version, username="anna").subscribed("a")
     for stranger in ("bob", None):
         for clean in (False, True):
             assert refused(row.client(2, version=version, username=stranger, clean=clean))
@@ -65,12 +64,10 @@ def test_a_split_gives_no_stranger_the_session() -> None:
     """A stranger is let in where no broker knows of the session, and goes when the two halves meet:
     the owner's stays, though its connection is newer."""
     row = guarded()
-    anna = row.connect(1, username="anna")
-    anna.subscribe("a")
+    anna = row.connect(1, username="anna").subscribed("a")
     row.world.partition([[1]])
     row.run(4.0)
-    bob = row.connect(2, username="bob")
-    bob.subscribe("#")
+    bob = row.connect(2, username="bob").subscribed("#")
     anna.cut()
     row.connect(1, "p", username="anna").publish("a", b"for anna")
     again = row.connect(1, username="anna", answers=False)
@@ -88,8 +85,7 @@ def test_the_holder_refuses_a_session_to_another_user() -> None:
     """A broker that says that it has a session of another user (here: one whose entry lies) hears
     that it is not."""
     row = guarded()
-    anna = row.connect(1, username="anna")
-    anna.subscribe("a")
+    anna = row.connect(1, username="anna").subscribed("a")
     anna.cut()
     key = CLIENT + b"c"
     (known,) = [
@@ -109,8 +105,7 @@ def test_the_holder_refuses_a_session_to_another_user() -> None:
 
 def test_another_user_is_refused_while_a_takeover_is_pending() -> None:
     row = guarded()
-    anna = row.connect(1, username="anna")
-    anna.subscribe("a")
+    anna = row.connect(1, username="anna").subscribed("a")
     anna.cut()
     back = row.client(2, username="anna")
     row.run(0.001)

@@ -278,8 +278,7 @@ def test_a_session_that_moves_gets_messages_queued_behind_large_ones() -> None:
     world = row.world
     world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
     world.limit_rate(0, 2, 100 * MBIT)
-    client = row.connect(2)
-    client.subscribe("t")
+    client = row.connect(2).subscribed("t")
     publishers = [row.connect(1, f"p{number}") for number in range(3)]
     log = row.node(1).cluster.forwarder.log
     publishers[0].publish("large", bytes(10 * MB))

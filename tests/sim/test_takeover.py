@@ -4,7 +4,7 @@ that b0 is on every way."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -188,6 +188,11 @@ class Client:
         self.row.until(lambda: any(isinstance(p, Suback) for p in self.packets))
         self.row.run(0.3)
 
+    def subscribed(self, *filters: str, **options: Any) -> Self:
+        """Subscribe as `subscribe` does; returns the client."""
+        self.subscribe(*filters, **options)
+        return self
+
     def publish(self, topic: str, *payloads: bytes, qos: int = 2) -> None:
         for payload in payloads:
             self.packet_id += 1
@@ -202,8 +207,7 @@ class Client:
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_session_moves_with_its_queued_messages(version: int, routing: str) -> None:
     row = Row(routing=routing)
-    client = row.connect(1, version=version)
-    client.subscribe("a/#")
+    client = row.connect(1, version=version).subscribed("a/#")
     client.cut()
     publisher = row.connect(0, "p")
     publisher.publish("a/b", *[b"%d" % n for n in range(5)])
@@ -244,8 +248,7 @@ def test_a_session_that_moves_before_suback_keeps_the_subscription(routing: str)
 
 def test_the_newer_connection_ends_the_older_one() -> None:
     row = Row()
-    first = row.connect(1)
-    first.subscribe("a")
+    first = row.connect(1).subscribed("a")
     second = row.connect(2)
     assert second.present
     row.until(lambda: first.gone)
@@ -267,8 +270,7 @@ def test_of_two_sessions_with_expiry_0_only_the_newer_one_stays() -> None:
 
 def test_a_clean_start_ends_the_session_elsewhere() -> None:
     row = Row()
-    first = row.connect(1)
-    first.subscribe("a")
+    first = row.connect(1).subscribed("a")
     second = row.connect(2, clean=True)
     assert not second.present
     row.one_session()
@@ -280,8 +282,7 @@ def test_a_clean_start_ends_the_session_elsewhere() -> None:
 
 def test_qos_2_exchanges_go_on_after_a_takeover() -> None:
     row = Row()
-    client = row.connect(1, answers=False)
-    client.subscribe("a")
+    client = row.connect(1, answers=False).subscribed("a")
     publisher = row.connect(1, "p")
     publisher.publish("a", b"1", b"2")
     row.until(lambda: len(client.payloads) == 2)
@@ -289,8 +290,7 @@ def test_qos_2_exchanges_go_on_after_a_takeover() -> None:
     client.send(Publish("x", b"mine", 2, packet_id=9))
     row.run()
     client.cut()
-    listener = row.connect(2, "listener")
-    listener.subscribe("x")
+    listener = row.connect(2, "listener").subscribed("x")
     back = row.connect(2, answers=False)
     row.run()
     assert [(p.packet_id, p.payload, p.dup) for p in back.packets if isinstance(p, Publish)] == [
@@ -307,8 +307,7 @@ def test_qos_2_exchanges_go_on_after_a_takeover() -> None:
 def test_messages_published_during_a_takeover_come_once() -> None:
     """A publisher at each broker all the time, the client between two of them."""
     row = Row()
-    client = row.connect(1)
-    client.subscribe("a")
+    client = row.connect(1).subscribed("a")
     publishers = [row.connect(index, f"p{index}") for index in range(3)]
     got: list[bytes] = []
     for step in range(12):
@@ -335,8 +334,7 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     """Also while the links are busy with the very messages for seconds."""
     row = Row()
     row.world.window = 16_384
-    client = row.connect(1)
-    client.subscribe("a")
+    client = row.connect(1).subscribed("a")
     client.cut()
     publisher = row.connect(1, "p")
     sent = [b"%05d" % n + bytes(20_000) for n in range(120)]
@@ -386,8 +384,7 @@ def test_a_client_whose_broker_died_is_granted_its_filters_at_once(
 
 def test_a_takeover_from_a_silent_broker_times_out() -> None:
     row = Row(2)
-    client = row.connect(1)
-    client.subscribe("a")
+    client = row.connect(1).subscribed("a")
     client.cut()
     row.host(1).pause()
     began = row.world.now
@@ -404,8 +401,7 @@ def test_a_takeover_from_a_silent_broker_times_out() -> None:
 
 def test_a_takeover_from_a_broker_that_dies_begins_a_new_session() -> None:
     row = Row(2)
-    client = row.connect(1)
-    client.subscribe("a")
+    row.connect(1).subscribe("a")
     back = row.client(0)
     row.host(1).kill()
     row.until(lambda: back.connacks)
@@ -416,8 +412,7 @@ def test_a_takeover_waits_until_the_tree_is_repaired() -> None:
     """The root dies; until there is another, no broker is in the tree, but one that has a link to
     the holder waits for it."""
     row = Row(3, meshed=True)
-    client = row.connect(1)
-    client.subscribe("a")
+    client = row.connect(1).subscribed("a")
     client.cut()
     row.host(0).kill()
     node = row.node(2)
@@ -431,8 +426,7 @@ def test_a_takeover_waits_until_the_tree_is_repaired() -> None:
 
 def test_two_sessions_of_a_client_become_one_after_a_split() -> None:
     row = Row(2)
-    first = row.connect(1)
-    first.subscribe("a")
+    first = row.connect(1).subscribed("a")
     row.world.partition([[1]])
     row.run(4.0)
     second = row.connect(0)
@@ -450,8 +444,7 @@ def test_a_client_that_leaves_during_a_takeover_loses_nothing() -> None:
     """It is gone before its session has come: the session stays where it was, and nothing is
     lost."""
     row = Row()
-    client = row.connect(1)
-    client.subscribe("a")
+    client = row.connect(1).subscribed("a")
     client.cut()
     row.connect(0, "p").publish("a", b"1")
     hasty = row.client(2)
@@ -482,8 +475,7 @@ def test_an_empty_session_moves_as_often_as_its_client_does(
 
 def test_a_will_is_published_once_when_its_session_moves() -> None:
     row = Row()
-    listener = row.connect(0, "listener")
-    listener.subscribe("will/#")
+    listener = row.connect(0, "listener").subscribed("will/#")
     late: Any = {Property.WILL_DELAY_INTERVAL: 30}
     row.connect(1, "at-once", will=Will("will/at-once", b"", 1, False))
     row.connect(1, "delayed", will=Will("will/delayed", b"", 1, False, late))
@@ -501,8 +493,7 @@ def test_a_will_is_published_once_when_its_session_moves() -> None:
 
 def test_a_takeover_loses_no_messages_of_a_shared_subscription() -> None:
     row = Row(2)
-    client = row.connect(1, answers=False)
-    client.subscribe("$share/g/a")
+    client = row.connect(1, answers=False).subscribed("$share/g/a")
     client.cut()
     row.connect(1, "p").publish("a", b"1", b"2", qos=1)
     row.run()
@@ -552,8 +543,7 @@ def crowded(routing: str, taker: int, limits: Limits = DEFAULTS) -> tuple[Row, C
     publisher."""
     row = Row(2, routing=routing, limits=limits)
     row.world.rate, row.world.window, row.world.high_water = 1.25e9, 1 << 24, 1 << 22
-    client = row.connect(1 - taker)
-    client.subscribe("a")
+    client = row.connect(1 - taker).subscribed("a")
     client.cut()
     publisher = row.connect(0, "p")
     return row, row.client(taker), publisher
@@ -597,8 +587,7 @@ def test_messages_trimmed_from_the_takers_log_reach_its_client(routing: str) -> 
 def test_a_client_whose_broker_lives_is_let_in_when_its_queue_is_there() -> None:
     """One that moved on faster than its queue follows would never get it."""
     row = Row(routing="topic")
-    client = row.connect(1)
-    client.subscribe("a")
+    client = row.connect(1).subscribed("a")
     client.leave()
     publisher = row.connect(0, "p")
     for number in range(1, 6):
@@ -612,8 +601,7 @@ def test_a_client_whose_broker_lives_is_let_in_when_its_queue_is_there() -> None
 def test_the_will_of_an_older_connection_comes_before_what_the_newer_one_writes() -> None:
     """A device moves with a clean session and does not close its connection: its Online stands."""
     row = Row(routing="topic")
-    watcher = row.connect(2, "w")
-    watcher.subscribe("x/LWT")
+    watcher = row.connect(2, "w").subscribed("x/LWT")
     row.connect(1, version=4, clean=True, will=Will("x/LWT", b"Offline", 1, True))
     row.run(0.5)
     second = row.client(2, version=4, clean=True, will=Will("x/LWT", b"Offline", 1, True))
@@ -682,8 +670,7 @@ def test_a_device_that_moves_on_before_it_is_known_elsewhere_is_online() -> None
 
 def test_a_delayed_will_is_not_sent_once_its_client_is_connected_elsewhere() -> None:
     row = Row(meshed=True)
-    watcher = row.connect(0, "w")
-    watcher.subscribe("x")
+    watcher = row.connect(0, "w").subscribed("x")
     delayed = Will("x", b"Offline", 1, False, {Property.WILL_DELAY_INTERVAL: 3})
     first = row.connect(1, will=delayed)
     row.run(0.5)
