@@ -8,6 +8,7 @@ what the planted function raises by itself fails the test.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Self
 
@@ -74,6 +75,17 @@ class Mutant:
                 f"the fault planted as {place} is written wrongly, {len(self.broken)} times: "
                 f"{type(cause).__name__}: {cause}"
             ) from cause
+
+
+def leaves_out(owner: Any, name: str, answer: Any = None) -> Callable[[Mutant], None]:
+    """Return a fault, planted by a call: the method or function `name` of `owner` does nothing, and
+    returns `answer`."""
+
+    def plant(patch: Mutant) -> None:
+        patch.setattr(owner, name, lambda *_, **__: answer)
+
+    plant.__name__ = f"{owner.__name__}.{name}"
+    return plant
 
 
 def _raised_in(error: Exception) -> CodeType:

@@ -17,7 +17,7 @@ from mqttree.broker.persistence.fences import Fences
 from mqttree.broker.persistence.succession import Succession, Successor
 from tests.kit.core import needs_python
 from tests.sim.clients import Ledger, SimClient
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import Mutant, leaves_out
 from tests.sim.successions import Refugee, play, standbys_of, standing
 from tests.sim.test_durability import check, check_order
 from tests.sim.world import Host, World
@@ -175,21 +175,6 @@ def does_not_wait_for_the_first(patch: Mutant) -> None:
     patch.setattr(Succession, "_ahead", lambda self, owner: [])
 
 
-def tells_the_second_nothing(patch: Mutant) -> None:
-    """The first keeps its claims for itself."""
-    patch.setattr(Fences, "_relay", lambda self, owner, fence: None)
-
-
-def takes_its_image_as_it_is(patch: Mutant) -> None:
-    """The second does not heed what the first has made of it."""
-    patch.setattr(Successor, "inherit", lambda self, key, fence, lsn: None)
-
-
-def means_the_image(patch: Mutant) -> None:
-    """DONE for the session that is here ends the one in an image."""
-    patch.setattr(Succession, "_own_copy", lambda self, client_id: 0)
-
-
 def forgets_a_taker(patch: Mutant) -> None:
     """DONE of an adoption ends what a client's broker is still taking."""
 
@@ -215,9 +200,12 @@ MUTANTS: list[tuple[Callable[[Mutant], None], Callable[[], None]]] = [
         does_not_wait_for_the_first,
         partial(test_the_second_standby_takes_no_place_as_long_as_the_first_lives, 0),
     ),
-    (tells_the_second_nothing, partial(test_a_will_is_published_once, 0, 3.5)),
-    (takes_its_image_as_it_is, partial(test_a_will_is_published_once, 0, 3.5)),
-    (means_the_image, partial(OUTLIVE, "flood", 2.2)),
+    # The first keeps its claims for itself.
+    (leaves_out(Fences, "_relay"), partial(test_a_will_is_published_once, 0, 3.5)),
+    # The second does not heed what the first has made of it.
+    (leaves_out(Successor, "inherit"), partial(test_a_will_is_published_once, 0, 3.5)),
+    # DONE for the session that is here ends the one in an image.
+    (leaves_out(Succession, "_own_copy", 0), partial(OUTLIVE, "flood", 2.2)),
     (forgets_a_taker, partial(holds, 136)),
 ]
 """Faults, each with a story that shows it."""

@@ -21,7 +21,7 @@ from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Subscribe, SubscriptionRequest
 from tests.sim.leg_rings import run_any, run_rings, run_standby
 from tests.sim.legs import run_legs
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import Mutant, leaves_out
 from tests.sim.schedule import Result
 
 SEEDS = int(os.environ.get("SEEDS", "8"))
@@ -149,23 +149,15 @@ def believes_no_mark(patch: Mutant) -> None:
     patch.setattr(Marks, "inwards", lambda self, packets: packets)
 
 
-def waits_for_nobody(patch: Mutant) -> None:
-    """Each gateway of a name is active."""
-    patch.setattr(LegTurns, "rival", lambda self, name: None)
-
-
-def stays_on_standby(patch: Mutant) -> None:
-    """A gateway that stood by once does so for ever."""
-    patch.setattr(Leg, "take_turn", lambda self, now, *, heir: None)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("plant", "run", "kind"),
     [
         (believes_no_mark, run_rings, "twice"),
-        (waits_for_nobody, run_standby, "leg"),
-        (stays_on_standby, run_standby, "leg"),
+        # Each gateway of a name is active.
+        (leaves_out(LegTurns, "rival"), run_standby, "leg"),
+        # A gateway that stood by once does so for ever.
+        (leaves_out(Leg, "take_turn"), run_standby, "leg"),
     ],
 )
 def test_a_fault_where_several_legs_lead_to_one_broker_is_found(

@@ -27,7 +27,7 @@ from mqttree.broker.core.session import Session
 from mqttree.broker.limits import Limits
 from tests.kit.journal_harness import Files
 from tests.sim import test_durability
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import Mutant, leaves_out
 from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
@@ -52,16 +52,6 @@ def answers_at_once(patch: Mutant) -> None:
         return False
 
     patch.setattr(SubscriptionBarrier, "expect", wrong)
-
-
-def forgets_what_was_left_behind(patch: Mutant) -> None:
-    """The queue of an older session of a client is thrown away."""
-    patch.setattr(QueueMerge, "absorb", lambda *_, **__: None)
-
-
-def merges_everything(patch: Mutant) -> None:
-    """The queue of an older session is added, whether the newer one has had it or not."""
-    patch.setattr(Evaluated, "had", lambda *_: False)
 
 
 def waits_for_nobody(patch: Mutant) -> None:
@@ -101,11 +91,6 @@ def counts_no_drops(patch: Mutant) -> None:
 def drops_early(patch: Mutant) -> None:
     """5,000 messages wait for a client that is away, not 10,000."""
     patch.setattr(World, "limits", Limits(max_queued=5_000))
-
-
-def gives_shared_to_nobody_else(patch: Mutant) -> None:
-    """What was given to members at a broker that dies is not given again."""
-    patch.setattr(Assignments, "given", lambda self, *_: None)
 
 
 def trims_what_neighbours_lack(patch: Mutant) -> None:
@@ -167,9 +152,15 @@ def journals() -> Iterator[Found]:
 MUTANTS: dict[str, tuple[Callable[[Mutant], None], Callable[[], Iterator[Found]], str]] = {
     "gives feeds up after 50 ms": (gives_up_at_once, relays, "order"),
     "SUBACK at once": (answers_at_once, relays, "lost"),
-    "adds all of an older session": (merges_everything, split_roams, "QoS 2 twice"),
+    # The queue of an older session is added, whether the newer one has had it or not.
+    "adds all of an older session": (
+        leaves_out(Evaluated, "had", False),
+        split_roams,
+        "QoS 2 twice",
+    ),
     "goes on with an older session at once": (waits_for_nobody, slow_roams, "QoS 2 twice"),
-    "throws older sessions away": (forgets_what_was_left_behind, leaves_behind, "left behind"),
+    # The queue of an older session of a client is thrown away.
+    "throws older sessions away": (leaves_out(QueueMerge, "absorb"), leaves_behind, "left behind"),
     "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),
     "drops for who is away beyond 5,000": (drops_early, strains("away", 0), "too few"),
     "delivers what is held at once": (
@@ -179,7 +170,8 @@ MUTANTS: dict[str, tuple[Callable[[Mutant], None], Callable[[], Iterator[Found]]
     ),
     "trims what neighbours lack": (trims_what_neighbours_lack, broken_links, "lost"),
     "gives shared messages once": (
-        gives_shared_to_nobody_else,
+        # What was given to members at a broker that dies is not given again.
+        leaves_out(Assignments, "given"),
         strains("", 21, 33, *range(8)),
         "lost",
     ),

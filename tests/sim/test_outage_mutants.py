@@ -16,20 +16,10 @@ from mqttree.broker.core.message import Message
 from mqttree.broker.persistence.absent_members import AbsentMembers
 from mqttree.broker.persistence.durable_sessions import DurableSessions
 from mqttree.broker.persistence.log_tail import LogTail
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import Mutant, leaves_out
 from tests.sim.outages import run_outage
 
 Plant = Callable[[Mutant], None]
-
-
-def expects_nobody(patch: Mutant) -> None:
-    """At a start nobody is away but those whom the tail names."""
-    patch.setattr(AbsentMembers, "expect", lambda self, broker_ids, since: None)
-
-
-def leaves_debts_in_the_journal(patch: Mutant) -> None:
-    """A debt that is paid is not recorded as paid."""
-    patch.setattr(DurableSessions, "record_owed", lambda self, key: None)
 
 
 def deletes_the_tail(patch: Mutant) -> None:
@@ -75,10 +65,6 @@ def takes_twins_for_others(patch: Mutant) -> None:
     patch.setattr(DurableSessions, "delivered_elsewhere", lambda self, session: {})
 
 
-def takes_what_is_before_a_piece_for_old(patch: Mutant) -> None:
-    patch.setattr(Answers, "_past", lambda self, key: None)
-
-
 def gives_to_nobody(patch: Mutant) -> None:
     """An old message for a group whose members went counts as given."""
     give_late = SharedSubscriptions.give_late
@@ -90,18 +76,18 @@ def gives_to_nobody(patch: Mutant) -> None:
     patch.setattr(SharedSubscriptions, "give_late", wrong)
 
 
-def keeps_answers_to_itself(patch: Mutant) -> None:
-    """Neighbours are not compared with after an answer brought a retained message."""
-    patch.setattr(RetainedComparison, "kept", lambda self, now: None)
-
-
 def seeds(*numbers: int, story: str = "") -> Callable[[], bool]:
     return lambda: any(run_outage(seed, story=story).violations for seed in numbers)
 
 
 MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
-    "knows of nobody at a start": (expects_nobody, seeds(*range(40, 60))),
-    "leaves a paid debt in the journal": (leaves_debts_in_the_journal, seeds(10018, 10205)),
+    # At a start nobody is away but those whom the tail names.
+    "knows of nobody at a start": (leaves_out(AbsentMembers, "expect"), seeds(*range(40, 60))),
+    # A debt that is paid is not recorded as paid.
+    "leaves a paid debt in the journal": (
+        leaves_out(DurableSessions, "record_owed"),
+        seeds(10018, 10205),
+    ),
     "deletes the tail at a start": (deletes_the_tail, seeds(1613)),
     "gives groups nothing of the tail": (keeps_nothing_for_groups, seeds(92, 172)),
     "forgets claims after 120 s": (forgets_claims, seeds(92)),
@@ -109,8 +95,12 @@ MUTANTS: dict[str, tuple[Plant, Callable[[], bool]]] = {
     "takes retained messages of the tail for new": (brings_old_retained_messages, seeds(2282)),
     "takes a twin for another session": (takes_twins_for_others, seeds(1871, story="merge")),
     "gives old messages to members that went": (gives_to_nobody, seeds(406490)),
-    "keeps retained messages of answers to itself": (keeps_answers_to_itself, seeds(504674)),
-    "takes what is before a piece for old": (takes_what_is_before_a_piece_for_old, seeds(100252)),
+    # Neighbours are not compared with after an answer brought a retained message.
+    "keeps retained messages of answers to itself": (
+        leaves_out(RetainedComparison, "kept"),
+        seeds(504674),
+    ),
+    "takes what is before a piece for old": (leaves_out(Answers, "_past"), seeds(100252)),
 }
 
 

@@ -35,7 +35,7 @@ from mqttree.broker.persistence.succession import Succession
 from tests.kit.core import needs_python
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import Mutant, leaves_out
 from tests.sim.successions import Refugee, kill, play, standbys_of, standing
 from tests.sim.test_durability import check, check_order
 from tests.sim.world import Host, World
@@ -102,16 +102,6 @@ def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     assert play(seed, kind) == []
 
 
-def is_not_fenced(patch: Mutant) -> None:
-    """A broker goes on with sessions that others have."""
-    patch.setattr(Fencing, "_carry_out", lambda self, claim: None)
-
-
-def does_not_doubt(patch: Mutant) -> None:
-    """A broker that stood still goes on at once."""
-    patch.setattr(Stream, "on_suspended", lambda self, seconds, now: None)
-
-
 def claims_when_done(patch: Mutant) -> None:
     """A session counts as claimed when its taker has it, not when that was sent it."""
     claim, claimed = Fences.claim, Succession._claim
@@ -129,26 +119,6 @@ def claims_when_done(patch: Mutant) -> None:
     patch.setattr(Succession, "_claim", done)
 
 
-def adopts_nothing(patch: Mutant) -> None:
-    """Sessions that nobody comes for stay in their image."""
-    patch.setattr(Adoption, "_begin", lambda self, now: None)
-
-
-def leaves_assignments(patch: Mutant) -> None:
-    """Nobody rules on what a broker that is dead had given to members elsewhere."""
-    patch.setattr(Assignments, "succeed", lambda self, giver, closed, since: None)
-
-
-def answers_nothing(patch: Mutant) -> None:
-    """A standby does not say what members of a broker that is dead were granted."""
-    patch.setattr(Custody, "_answer_for", lambda self, who, boot, refs: None)
-
-
-def sends_unrecorded(patch: Mutant) -> None:
-    """QoS 2 messages go to clients ahead of their record."""
-    patch.setattr(SessionRecorder, "hold_output", lambda self: None)
-
-
 def tells_links_early(patch: Mutant) -> None:
     """What a client with a session publishes goes to other brokers ahead of its record."""
 
@@ -159,81 +129,47 @@ def tells_links_early(patch: Mutant) -> None:
     patch.setattr(Journal, "logged", logged)
 
 
-def forgets_what_was_had(patch: Mutant) -> None:
-    """Sessions are merged without their names."""
-    patch.setattr(Evaluated, "had", lambda *arguments: False)
-
-
-def lacks_nothing(patch: Mutant) -> None:
-    """What is in the queue of an older copy counts as evaluated."""
-    patch.setattr(Evaluated, "lacks", lambda self, session, key, number: False)
-
-
-def holds_nothing(patch: Mutant) -> None:
-    """A client gets new messages before its queue has come."""
-    patch.setattr(SessionMerge, "_hold", lambda self, session, now: None)
-
-
-def puts_nothing_in_order(patch: Mutant) -> None:
-    """What has come from several brokers is sent as it came."""
-    patch.setattr(merge, "put_in_order", lambda session: None)
-
-
-def pauses_nothing(patch: Mutant) -> None:
-    """As a split ends a client is sent what it has had on the other side."""
-    patch.setattr(SessionMerge, "_pause", lambda self, session, until: None)
-
-
-def pauses_for_the_owner_alone(patch: Mutant) -> None:
-    """The same, if other brokers can be reached again ahead of its former one."""
-    patch.setattr(SessionMerge, "_pause_others", lambda self, now: None)
-
-
 def takes_nothing_back(patch: Mutant) -> None:
     """What an older session has had stays in the queue."""
     patch.setattr(QueueMerge, "_take_back", lambda *arguments, twin: set())
 
 
-def forgets_who_was_cut_off(patch: Mutant) -> None:
-    """A session that came from a standby is not merged with that of its owner."""
-    patch.setattr(SessionMerge, "way_lost", lambda self, broker_id: None)
-
-
-def fetches_nothing(patch: Mutant) -> None:
-    """A session that moves is not given what its image lacks."""
-    patch.setattr(GapRecovery, "fetch", lambda self, session, key, ranges: None)
-
-
-def asks_no_standby(patch: Mutant) -> None:
-    """A broker that has started again goes on with what its disk has."""
-    patch.setattr(Fencing, "started", lambda self, standbys: None)
-
-
-def forgets_what_clients_sent(patch: Mutant) -> None:
-    """It takes what they repeat for new."""
-    patch.setattr(Fencing, "_go_on_from", lambda self, former: None)
-
-
 MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
-    (is_not_fenced, "hangs", 2),
-    (does_not_doubt, "hangs", 2),
+    # A broker goes on with sessions that others have.
+    (leaves_out(Fencing, "_carry_out"), "hangs", 2),
+    # A broker that stood still goes on at once.
+    (leaves_out(Stream, "on_suspended"), "hangs", 2),
     (claims_when_done, "hangs", 28),
-    (adopts_nothing, "kills", 1000),
-    (leaves_assignments, "shared kills", 17),
-    (answers_nothing, "shared kills", 107),
-    (sends_unrecorded, "lags", 5),
+    # Sessions that nobody comes for stay in their image.
+    (leaves_out(Adoption, "_begin"), "kills", 1000),
+    # Nobody rules on what a broker that is dead had given to members elsewhere.
+    (leaves_out(Assignments, "succeed"), "shared kills", 17),
+    # A standby does not say what members of a broker that is dead were granted.
+    (leaves_out(Custody, "_answer_for"), "shared kills", 107),
+    # QoS 2 messages go to clients ahead of their record.
+    (leaves_out(SessionRecorder, "hold_output"), "lags", 5),
     (tells_links_early, "lags", 15),
-    (forgets_what_was_had, "splits", 0),
-    (pauses_nothing, "splits", 500015),
-    (pauses_for_the_owner_alone, "splits", 500106),
+    # Sessions are merged without their names.
+    (leaves_out(Evaluated, "had", False), "splits", 0),
+    # As a split ends a client is sent what it has had on the other side.
+    (leaves_out(SessionMerge, "_pause"), "splits", 500015),
+    # The same, if other brokers can be reached again ahead of its former one.
+    (leaves_out(SessionMerge, "_pause_others"), "splits", 500106),
     (takes_nothing_back, "splits", 500015),
-    (forgets_who_was_cut_off, "splits", 500015),
-    (lacks_nothing, "aimed", 2),
-    (holds_nothing, "aimed", 3),
-    (puts_nothing_in_order, "aimed", 3),
-    (fetches_nothing, "aimed", 2),
-    (asks_no_standby, "lags", 0),
-    (forgets_what_clients_sent, "lags", 0),
+    # A session that came from a standby is not merged with that of its owner.
+    (leaves_out(SessionMerge, "way_lost"), "splits", 500015),
+    # What is in the queue of an older copy counts as evaluated.
+    (leaves_out(Evaluated, "lacks", False), "aimed", 2),
+    # A client gets new messages before its queue has come.
+    (leaves_out(SessionMerge, "_hold"), "aimed", 3),
+    # What has come from several brokers is sent as it came.
+    (leaves_out(merge, "put_in_order"), "aimed", 3),
+    # A session that moves is not given what its image lacks.
+    (leaves_out(GapRecovery, "fetch"), "aimed", 2),
+    # A broker that has started again goes on with what its disk has.
+    (leaves_out(Fencing, "started"), "lags", 0),
+    # A broker that has started again takes what clients repeat for new.
+    (leaves_out(Fencing, "_go_on_from"), "lags", 0),
 ]
 """Faults, each with a kind and a seed that show it."""
 
