@@ -211,39 +211,6 @@ def test_encode_then_decode_is_identity(version: int, data: st.DataObject) -> No
     assert Decoder(version, ping_payload=True).receive(encoded) == [packet]
 
 
-@pytest.mark.parametrize("version", [V31, V311, V5])
-@settings(max_examples=examples(60), deadline=None)
-@given(data=st.data())
-def test_streams_split_anywhere_give_the_same_packets(version: int, data: st.DataObject) -> None:
-    # A CONNECT changes the version of the Decoder; here it is of the stream's version.
-    expected = data.draw(st.lists(packets(version), min_size=1, max_size=4))
-    stream = b"".join(encode_packet(packet, version) for packet in expected)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
-    decoder = Decoder(version, ping_payload=True)
-    got: list[Packet] = []
-    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        got += decoder.receive(stream[start:stop])
-    assert got == expected
-
-
-@pytest.mark.parametrize("version", [V31, V311, V5])
-def test_golden_stream_at_each_split_point(version: int) -> None:
-    rows = [
-        (packet, raw)
-        for _, versions, packet, raw in GOLDEN
-        if version in versions and len(raw) < 200
-    ]
-    expected = [packet for packet, _ in rows]
-    stream = b"".join(raw for _, raw in rows)
-    for cut in range(len(stream) + 1):
-        decoder = Decoder(version)
-        assert decoder.receive(stream[:cut]) + decoder.receive(stream[cut:]) == expected
-    decoder = Decoder(version)
-    assert [
-        packet for at in range(len(stream)) for packet in decoder.receive(stream[at : at + 1])
-    ] == expected
-
-
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_damaged_packets_raise_only_wire_errors(data: st.DataObject) -> None:

@@ -6,13 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttree.broker.wire.constants import V5
-from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
-from mqttree.broker.wire.packets import Connect, Pingreq, Publish
 from mqttree.broker.wire.reader import PacketReader
 from mqttree.broker.wire.varint import encode_varint
-from tests.kit.decoder import Decoder
 from tests.kit.effort import examples
 
 BODIES = st.lists(
@@ -91,19 +87,3 @@ def test_packets_before_a_fault_are_handed_over_with_it() -> None:
     with pytest.raises(WireError) as caught:
         reader.feed(b"\xc0\x00")
     assert caught.value.packets == []
-
-
-def test_decoder_follows_the_version_of_a_connect() -> None:
-    for version, name in ((3, "MQIsdp"), (4, "MQTT"), (5, "MQTT")):
-        stream = encode_packet(Connect(name, version, True, 0, "c"), version)
-        message = Publish("a", b"x", properties={0x01: 1} if version == V5 else None)
-        for start in (3, 4, 5):
-            decoder = Decoder(start)
-            assert decoder.receive(stream + encode_packet(message, version))[1] == message
-            assert decoder.version == version
-
-
-def test_decoder_allows_ping_payload_once_set() -> None:
-    decoder = Decoder(V5)
-    decoder.ping_payload = True
-    assert decoder.receive(b"\xc0\x02hi") == [Pingreq(b"hi")]
