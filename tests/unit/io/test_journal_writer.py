@@ -58,6 +58,18 @@ class Writer:
         return self.disk.write_at_once(AppendFrame(frame(number), number))
 
 
+def sessions_on_disk(folder: Path) -> list[int]:
+    """The sessions of a journal, in the order of their frames."""
+    return list(JournalWriter(folder, ID, sync=False, limits=DEFAULTS).load().image.sessions)
+
+
+def begun(folder: Path, *, sync: bool = False, **options: Any) -> Writer:
+    """A disk that has begun a segment, and whose thread waits."""
+    writer = Writer(folder, sync=sync, **options)
+    writer.do(BeginSegment(1))
+    return writer
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_frames_that_were_written_are_read(tmp_path: Path, sync: bool) -> None:
     writer = Writer(tmp_path, sync=sync)
@@ -66,11 +78,7 @@ def test_frames_that_were_written_are_read(tmp_path: Path, sync: bool) -> None:
     for number in range(1, 4):
         assert writer.do(AppendFrame(frame(number), number)) is None
     # Nothing waits in this process.
-    assert set(JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load().image.sessions) == {
-        1,
-        2,
-        3,
-    }
+    assert sessions_on_disk(tmp_path) == [1, 2, 3]
     assert writer.do(BeginSegment(2)) is None
     assert writer.do(AppendFrame(frame(4), 4)) is None
     again = JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load()
@@ -80,7 +88,7 @@ def test_frames_that_were_written_are_read(tmp_path: Path, sync: bool) -> None:
     writer.disk.put(DiscardSegments(2))
     writer.disk.close()
     assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
-    assert set(JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load().image.sessions) == {4}
+    assert sessions_on_disk(tmp_path) == [4]
 
 
 def test_frames_that_come_at_once_are_written_at_once(
@@ -108,8 +116,7 @@ def test_frames_that_come_at_once_are_written_at_once(
 def test_after_an_error_nothing_is_written_until_a_generation_begins(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=True)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, sync=True)
     assert writer.do(AppendFrame(frame(1), 1)) is None
 
     def full(*_: object) -> int:
@@ -127,17 +134,16 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     assert writer.do(AppendFrame(frame(4), 4)) == "No space left on device"
     assert writer.do(BeginSegment(4, full_snapshot=True)) is None
     assert writer.do(AppendFrame(frame(5), 5)) is None
-    found = set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions)
+    found = set(sessions_on_disk(tmp_path))
     # What may be on the disk, or not, was promised to no client.
     assert found == ({1} if what == "write" else {1, 2})
     assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(4, 0)], 1000), 6)) is None
     writer.disk.close()
-    assert set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions) == {5}
+    assert sessions_on_disk(tmp_path) == [5]
 
 
 def test_a_partial_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(tmp_path, sync=False)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path)
     write = os.write
     calls: list[int] = []
 
@@ -171,8 +177,7 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
         flushed.put(number)
 
     monkeypatch.setattr(os, "fdatasync", seen)
-    writer = Writer(tmp_path, sync=False)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", broken)
         assert writer.do(AppendFrame(frame(1), 1)) is None
@@ -187,11 +192,7 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
         flushed.get(timeout=PATIENCE)
     assert writer.do(AppendFrame(frame(3), 3)) is None
     writer.disk.close()
-    assert set(JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load().image.sessions) == {
-        1,
-        2,
-        3,
-    }
+    assert sessions_on_disk(tmp_path) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("what nobody expects")])
@@ -199,8 +200,7 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
 def test_no_error_ends_the_writers_thread(
     tmp_path: Path, what: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=True)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, sync=True)
 
     def fails(*_: object) -> int:
         raise error
@@ -212,7 +212,7 @@ def test_no_error_ends_the_writers_thread(
     assert writer.do(AppendFrame(frame(2), 2)) is None
     assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(2, 0)], 1000), 3)) is None
     writer.disk.close()
-    assert 2 in JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions
+    assert 2 in sessions_on_disk(tmp_path)
 
 
 def moved(path: Path) -> None:
@@ -225,8 +225,7 @@ def test_a_file_that_nobody_would_find_again_is_reported(
     tmp_path: Path, sync: bool, lose: Callable[[Path], None]
 ) -> None:
     """Also if nothing more is written."""
-    writer = Writer(tmp_path, sync=sync, limits=Limits(journal_flush_s=0.001))
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, sync=sync, limits=Limits(journal_flush_s=0.001))
     last = AppendFrame(frame(1), 1)
     assert writer.do(last) is None
     lose(tmp_path / "journal")
@@ -243,8 +242,7 @@ def test_a_file_that_nobody_would_find_again_is_reported(
 def test_who_the_broker_is_is_written_again_with_the_journal(tmp_path: Path, name: str) -> None:
     data = DataDir(tmp_path)
     own = data.identity(1.0, random.Random(1))
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001), data=data)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.001), data=data)
     (tmp_path / name).unlink()
     _, why = writer.said.get(timeout=PATIENCE)
     assert why == f"{tmp_path}/{name} is gone"
@@ -259,8 +257,7 @@ def test_who_the_broker_is_is_written_again_with_the_journal(tmp_path: Path, nam
 def test_the_files_of_another_broker_are_not_replaced(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     data.identity(1.0, random.Random(1))
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001), data=data)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=0.001), data=data)
     shutil.rmtree(tmp_path)
     other = DataDir(tmp_path)
     its_id = other.identity(1.0, random.Random(2)).id
@@ -278,8 +275,7 @@ def test_the_files_of_another_broker_are_not_replaced(tmp_path: Path) -> None:
 def test_an_older_segment_that_the_next_start_needs_is_missed(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    first = Writer(tmp_path, sync=False)
-    first.do(BeginSegment(1))
+    first = begun(tmp_path)
     first.do(AppendFrame(frame(1), 1))
     first.disk.close()
     writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=0.001))
@@ -304,8 +300,7 @@ def test_an_older_segment_that_the_next_start_needs_is_missed(
 def test_with_sync_no_frame_of_a_file_without_a_name_or_cut_off_is_durable(
     tmp_path: Path, harm: Callable[[Path], None], why: str
 ) -> None:
-    writer = Writer(tmp_path, sync=True, limits=Limits(journal_flush_s=PATIENCE))
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, sync=True, limits=Limits(journal_flush_s=PATIENCE))
     harm(tmp_path / "journal" / "00000001")
     assert why in str(writer.do(AppendFrame(frame(1), 1)))
     writer.disk.close()
@@ -349,8 +344,7 @@ def test_an_incomplete_generation_is_deleted(tmp_path: Path) -> None:
 def test_a_sound_segment_goes_on_when_no_other_one_can_be_begun(
     tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=sync)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, sync=sync)
     assert writer.do(AppendFrame(frame(1), 1)) is None
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", broken)
@@ -363,11 +357,7 @@ def test_a_sound_segment_goes_on_when_no_other_one_can_be_begun(
         "00000001",
         "00000003",
     ]
-    assert set(JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load().image.sessions) == {
-        1,
-        2,
-        3,
-    }
+    assert sessions_on_disk(tmp_path) == [1, 2, 3]
 
 
 class Slow:
@@ -390,8 +380,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
 ) -> None:
     """A power cut would leave a gap between them."""
     slow = Slow(monkeypatch)
-    writer = Writer(tmp_path, sync=False)
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path)
     assert writer.do(AppendFrame(frame(1), 1)) is None
     assert slow.entered.wait(PATIENCE)
     writer.disk.put(BeginSegment(2))
@@ -406,8 +395,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
 def test_no_segment_begins_behind_an_end_that_may_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush_s=1e9))
-    writer.do(BeginSegment(1))
+    writer = begun(tmp_path, limits=Limits(journal_flush_s=1e9))
     last = AppendFrame(frame(1), 1)
     assert writer.do(last) is None
     with monkeypatch.context() as patch:
@@ -455,18 +443,6 @@ def test_a_segment_that_was_not_flushed_replaces_no_other(
 
 
 # ---------------------------------------------------------------- frames written at once
-
-
-def sessions_on_disk(folder: Path) -> list[int]:
-    """The sessions of a journal, in the order of their frames."""
-    return list(JournalWriter(folder, ID, sync=False, limits=DEFAULTS).load().image.sessions)
-
-
-def begun(folder: Path, *, sync: bool = False, limits: Limits = DEFAULTS) -> Writer:
-    """A disk that has begun a segment, and whose thread waits."""
-    writer = Writer(folder, sync=sync, limits=limits)
-    writer.do(BeginSegment(1))
-    return writer
 
 
 def test_a_small_frame_is_with_the_kernel_at_once(tmp_path: Path) -> None:
