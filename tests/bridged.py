@@ -222,8 +222,7 @@ class Peer:
 def retained(port: int) -> dict[str, bytes]:
     """Return what a broker has retained below `kept/`, as a new subscriber gets it."""
     with clients() as make:
-        client = make(port)
-        client.subscribe("kept/#", 2)
+        client = make(port).subscribed("kept/#", 2)
         client.subscribe("end", 2)
         client.done(client.publish("end", b"end", 2))
         until(lambda: b"end" in client.payloads("end"), "all that is retained")

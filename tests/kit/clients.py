@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -116,6 +116,11 @@ class Client:
         assert mid is not None
         granted: list[int] = until(lambda: self._granted.get(mid), f"SUBACK for {topic_filter}")
         return granted
+
+    def subscribed(self, topic_filter: str, qos: int = 0) -> Self:
+        """Subscribe as `subscribe` does; returns the client."""
+        self.subscribe(topic_filter, qos)
+        return self
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe."""

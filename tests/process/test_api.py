@@ -193,8 +193,7 @@ def test_retained_messages_are_found_and_read(three: list[Broker]) -> None:
 def test_a_client_is_disconnected_and_its_session_ended(three: list[Broker]) -> None:
     # Asked of a broker that does not have it.
     port = three[1].admin
-    client = Client(three[2].port, client_id="gone", expiry=1000)
-    client.subscribe("gone/#", 1)
+    client = Client(three[2].port, client_id="gone", expiry=1000).subscribed("gone/#", 1)
     until(lambda: get(port, "/clients", search="gone")["total"], "the client is known")
     assert ask(port, "POST", "/clients/gone/disconnect") == (200, {"done": True})
     assert client.lost.wait(60)

@@ -136,8 +136,7 @@ def test_paho_gets_retained_messages_wills_and_its_session(
     first.subscribe(f"{base}/#", 2)
     first.close()
     publisher = make(one.port, protocol=protocol, will=(f"{base}/will", b"will", 1, True))
-    watcher = make(one.port, protocol=protocol)
-    watcher.subscribe(f"{base}/#", 1)
+    watcher = make(one.port, protocol=protocol).subscribed(f"{base}/#", 1)
     for number in range(30):
         publisher.publish(f"{base}/{number % 2}", str(number), 1 + number % 2)
     publisher.publish(f"{base}/retained", b"kept", 1, retain=True)
@@ -164,8 +163,7 @@ def test_paho_gets_retained_messages_wills_and_its_session(
 
 
 def test_paho_gets_all_mqtt_5_properties(one: Served, make: Make, base: str) -> None:
-    subscriber = make(one.port)
-    subscriber.subscribe(base, 1)
+    subscriber = make(one.port).subscribed(base, 1)
     publisher = make(one.port)
     properties = Properties(PacketTypes.PUBLISH)
     properties.UserProperty = [("b", "2"), ("a", "1"), ("b", "1")]

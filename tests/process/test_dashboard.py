@@ -72,8 +72,7 @@ def test_the_page_shows_brokers_links_rates_and_changes(three: Cluster, browser:
 
 def test_the_tree_of_one_brokers_messages_is_shown(three: Cluster, browser: Browser) -> None:
     one = three.brokers[0]
-    wanting = Client(three.brokers[1].port, client_id="wanting")
-    wanting.subscribe("tree/#", 1)
+    wanting = Client(three.brokers[1].port, client_id="wanting").subscribed("tree/#", 1)
     browser.open(page(one))
     browser.wait("document.querySelectorAll('#origin option').length === 4")
     choose = "(box, value) => { box.value = value; box.dispatchEvent(new Event('change')); }"
@@ -113,8 +112,7 @@ def test_a_broker_that_hangs_is_marked_and_the_others_go_on(
 
 def test_names_of_clients_are_texts_and_nothing_else(three: Cluster, browser: Browser) -> None:
     one = three.brokers[0]
-    nasty = Client(one.port, client_id=NASTY)
-    nasty.subscribe(f"{NASTY}/#", 1)
+    nasty = Client(one.port, client_id=NASTY).subscribed(f"{NASTY}/#", 1)
     nasty.subscribe(f"$share/g/{NASTY}", 1)
     nasty.publish(f"{NASTY}/x", NASTY.encode(), 1, retain=True)
     odd = Client(one.port, client_id=ANSI)
@@ -230,8 +228,7 @@ def test_no_rows_of_another_broker_stand_for_one_that_hangs(
     with Cluster(tmp_path, link_timeout=60) as two:
         shown, hung = two.add(), two.add()
         two.settle()
-        client = Client(shown.port, client_id="here")
-        client.subscribe("here/#", 1)
+        client = Client(shown.port, client_id="here").subscribed("here/#", 1)
         browser.open(page(shown, "?hung#subscriptions"))
         browser.wait("document.querySelector('#view tbody')?.innerText.includes('here/#')")
         hung.pause()

@@ -42,8 +42,7 @@ def test_draining_sends_clients_to_the_other_brokers(cluster: Cluster) -> None:
     cluster.agree([one.up(), two.up()])
     raw = RawClient(one.port, "five")
     with clients() as make:
-        four, there = make(one.port, protocol=4), make(two.port)
-        four.subscribe("#", 1)
+        four, there = make(one.port, protocol=4).subscribed("#", 1), make(two.port)
         there.subscribe("#", 1)
         make(one.port).probe("probe", lambda: there.payloads("probe"))
         done = command(one)

@@ -96,8 +96,7 @@ def test_large_payloads_leave_the_tree_alone(
     five.settle()
     one, other = five.two_hops()
     before = [(b.view()["epoch"], b.counter("links_closed")) for b in five.brokers]
-    subscriber = make(other.port)
-    subscriber.subscribe(f"{base}/#", 1)
+    subscriber = make(other.port).subscribed(f"{base}/#", 1)
     publisher = make(one.port)
     payloads = [bytes([65 + n]) * size for n in range(number)]
     for n, payload in enumerate(payloads):
@@ -190,8 +189,7 @@ def test_only_brokers_with_the_secret_federate(tmp_path: Path, make: Make) -> No
         pair = [cluster.add("--secret-file", right) for _ in range(2)]
         cluster.agree(pair)
         before = [(b.view()["root"], b.counter("links_opened")) for b in pair]
-        subscriber = make(pair[1].port)
-        subscriber.subscribe("t", 1)
+        subscriber = make(pair[1].port).subscribed("t", 1)
         outside = outsiders(cluster, pair[0], right, wrong)
         a = pair[0]
         refused_and_counted(cluster, a, outside)

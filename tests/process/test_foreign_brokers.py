@@ -137,8 +137,7 @@ def test_what_is_retained_is_merged(name: str, tmp_path: Path) -> None:
         two.there.got(1, "kept/here")
 
         def retained(port: int, topic: str) -> set[bytes]:
-            client = two.make(port, protocol=4)
-            client.subscribe(topic, 1)
+            client = two.make(port, protocol=4).subscribed(topic, 1)
             found = set(client.got(1, topic))
             assert all(message.retain for message in client.messages)
             return found

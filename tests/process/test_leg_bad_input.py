@@ -69,8 +69,7 @@ def test_a_leg_sends_no_faster_than_it_may(tmp_path: Path) -> None:
         flags = ("--discovery", "off", "--max-rate", str(rate))
         broker = gateway(cluster, "g", url(foreign.port), *flags)
         up(broker, "g")
-        here, there = make(broker.port), make(foreign.port)
-        there.subscribe("t", 1)
+        here, there = make(broker.port), make(foreign.port).subscribed("t", 1)
         sent = [b"%d" % number for number in range(count)]
         here.done(*[here.publish("t", payload, 1) for payload in sent])
         assert there.got(count) == sent
@@ -91,8 +90,7 @@ def test_what_mosquitto_refuses_is_dropped_and_the_rest_crosses(
     ):
         broker = gateway(cluster, "g", url(foreign.port), "--discovery", "off", "--mqtt", version)
         up(broker, "g")
-        here, there = make(broker.port), make(foreign.port)
-        there.subscribe("t/#", 2)
+        here, there = make(broker.port), make(foreign.port).subscribed("t/#", 2)
         for qos in (1, 2):
             here.done(here.publish(f"t/{qos}", bytes(200), qos))
             here.done(here.publish(f"t/{qos}", b"%d" % qos, qos))
@@ -121,8 +119,7 @@ def test_what_mosquitto_sends_and_is_not_taken_is_dropped_and_the_rest_crosses(
         flags = ("-c", str(config), "--discovery", "off", "--mqtt", version)
         broker = gateway(cluster, "g", url(foreign.port), *flags)
         up(broker, "g")
-        here = make(broker.port)
-        here.subscribe("t/#", 2)
+        here = make(broker.port).subscribed("t/#", 2)
         for qos in (1, 2):
             there.done(there.publish("t/large", bytes(500_000), qos))
             there.done(there.publish("t/" + "x/" * 199, b"deep", qos))
@@ -199,8 +196,7 @@ def test_a_message_for_which_a_foreign_broker_closes(killed: bool, tmp_path: Pat
     ):
         broker = gateway(cluster, "g", url(picky.port), "--discovery", "off", "--mqtt", "3.1.1")
         up(broker, "g")
-        here, there = make(broker.port), make(foreign.port)
-        there.subscribe("t/#", 2)
+        here, there = make(broker.port), make(foreign.port).subscribed("t/#", 2)
         here.done(here.publish("t/bad", bytes(100_000), 1), here.publish("t/good", b"1", 1))
         if killed:
             until(lambda: picky.closed > 2 + ROW, "connections", 180.0)

@@ -46,8 +46,7 @@ def test_the_queue_of_a_leg_has_its_own_bound(tmp_path: Path) -> None:
         metrics = text_of(broker, "/metrics").splitlines()
         assert [m for m in metrics if m.startswith("mqttree_leg_dropped_total") and m[-3:] == " 15"]
         foreign.start()
-        there = make(foreign.port)
-        there.subscribe("t", 1)
+        there = make(foreign.port).subscribed("t", 1)
         assert there.got(5) == [b"0", b"1", b"2", b"3", b"4"]
         assert len(broker.lines("leg g: its queue is full")) == 1
 

@@ -79,8 +79,7 @@ def test_retained_messages_stay_retained_over_a_stock_bridge(tmp_path: Path, ver
             wanted = {"old/here": b"1", "old/there": b"2", "new/here": b"3", "new/there": b"4"}
 
             def retained(port: int) -> dict[str, bytes]:
-                client = make(port)
-                client.subscribe("+/+", 2)
+                client = make(port).subscribed("+/+", 2)
                 client.done(client.publish("end", b"", 2))
                 return {m.topic: bytes(m.payload) for m in client.messages if m.retain}
 

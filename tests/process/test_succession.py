@@ -47,8 +47,7 @@ def test_a_client_finds_its_session_elsewhere_when_its_broker_is_gone(
     first, other = cluster.brokers[0], cluster.brokers[where]
     with clients() as make:
         publisher = make(other.port)
-        client = make(first.port, client_id="c", clean=False, expiry=600)
-        client.subscribe("t", 2)
+        client = make(first.port, client_id="c", clean=False, expiry=600).subscribed("t", 2)
         publisher.done(publisher.publish("t", b"first", 2))
         client.got(1, "t")
         if away:
@@ -83,8 +82,7 @@ def test_a_broker_that_hangs_leaves_a_session_to_the_one_that_has_it(
     """Its client goes while messages are in flight in both directions."""
     hung, other, third = cluster.brokers[0], cluster.brokers[where], cluster.brokers[3 - where]
     with clients() as make:
-        watcher, publisher = make(third.port), make(third.port)
-        watcher.subscribe("up", 2)
+        watcher, publisher = make(third.port).subscribed("up", 2), make(third.port)
         watcher.subscribe("will", 1)
         old, _ = enter(hung.port)
         assert old.subscribe("t", qos=2) == [2]
@@ -147,8 +145,7 @@ def test_a_client_finds_its_session_when_its_broker_and_the_first_of_two_standby
         first, second = standbys(owner)
         [other] = [broker for broker in brokers if broker not in (owner, first, second)]
         publisher = make(other.port)
-        client = make(owner.port, client_id="c", clean=False, expiry=600)
-        client.subscribe("t", 2)
+        client = make(owner.port, client_id="c", clean=False, expiry=600).subscribed("t", 2)
         client.close()
         publisher.done(*[publisher.publish("t", b"%d" % n, 2) for n in range(20)])
         kill(owner)

@@ -269,6 +269,5 @@ def test_the_file_of_the_page_about_containers_does_what_the_page_says(
         broker.kill()
         broker.start()
         until(lambda: mqttree("status", **status).returncode == 0, "the broker")
-        again = make(plain, user=anna)
-        again.subscribe("user/anna/#", 1)
+        again = make(plain, user=anna).subscribed("user/anna/#", 1)
         assert again.got(1) == [b"kept"]
