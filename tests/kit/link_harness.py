@@ -251,6 +251,13 @@ class Neighbour:
         link = (NEIGHBOUR + self.world.node.config.id, UP + b"\xff" * 12)
         self.send(listing(self.number, [link, *entries], number, boot=self.boot))
 
+    def known(self, *entries: tuple[bytes, bytes], number: int = 1) -> Self:
+        """Announce itself with these entries, so that there is a way to it. `number`: of its
+        listing. Returns the neighbour."""
+        self.post(*entries, number=number)
+        assert self.world.node.cluster.directory.database.via(bid(self.number)) == bid(self.number)
+        return self
+
     def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
         self.told += 1
         cost = more.pop("path_cost_us", 0)

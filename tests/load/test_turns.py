@@ -48,7 +48,6 @@ from mqttree.stp.bpdu import Role
 from tests.kit.heads import encode_head
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, listing, lone, ping, pull_body, routed
 from tests.kit.node_harness import World, connect_packet
-from tests.unit.cluster.test_unicast_bus import known
 
 COUNT = 300_000
 """messages of 64 bytes, a full log"""
@@ -124,8 +123,7 @@ def test_a_link_joins(lacks: int) -> None:
 @pytest.mark.parametrize("begin", [1, COUNT - 20_000])
 def test_an_origin_is_asked(begin: int) -> None:
     world = lone(routing="interest", link_timeout=1000.0)
-    one = Neighbour(world, 101).child()
-    known(world, one, 2, **{"ft/7": b""})
+    one = Neighbour(world, 101).child().known((b"ft/7", b""), number=2)
     logged(world, world.node.cluster.forwarder.key)
     question = routed(PULL, pull_body(world.node.cluster.forwarder.key, (begin, COUNT)))
     what = f"an answer from number {begin} on, of {COUNT}, of which one in 500 is wanted"
@@ -135,8 +133,7 @@ def test_an_origin_is_asked(begin: int) -> None:
 @pytest.mark.parametrize("filters", ["ft/7", "f#"])
 def test_a_neighbour_asks_for_messages_of_others(filters: str) -> None:
     world = lone(routing="interest", link_timeout=1000.0)
-    one = Neighbour(world, 101).child()
-    known(world, one, 2, **{filters: b""})
+    one = Neighbour(world, 101).child().known((filters.encode(), b""), number=2)
     logged(world, KEY)
     question = routed(PULL, pull_body(KEY, (1, COUNT), behind=True))
     answers: list[bytes] = []
@@ -262,11 +259,7 @@ def test_a_session_comes_from_another_broker() -> None:
     parts = list(split(data, 1, 0, len(data)))
     world = lone(routing="topic", link_timeout=1000.0)
     one = Neighbour(world, 101).child()
-    known(
-        world,
-        one,
-        **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()},
-    )
+    one.known((CLIENT + b"k", Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()))
     world.open().send(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
@@ -287,8 +280,7 @@ def test_a_session_comes_from_another_broker() -> None:
 def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     """`filters`: of the newer one."""
     world = lone(routing="topic", link_timeout=30_000.0)
-    one = Neighbour(world, 101).child()
-    known(world, one)
+    one = Neighbour(world, 101).child().known()
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     for begin in range(0, filters, 10_000):
         numbers = range(begin, min(filters, begin + 10_000))
@@ -298,12 +290,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
         while not client.transport.written:
             world.advance(0.01)
         client.transport.written.clear()
-    known(
-        world,
-        one,
-        2,
-        **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()},
-    )
+    one.known((CLIENT + b"k", Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()), number=2)
     messages = [
         Message(b"plant/0/device/0/x", b"%d" % n, 1, False, b"", None, None) for n in range(100)
     ]
@@ -333,8 +320,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
 def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
     # 250 filters at a time wait for a silent neighbour.
     world, stamp = lone(routing="topic", link_timeout=30_000.0), 1 << 60
-    one = Neighbour(world, 101).child()
-    known(world, one)
+    one = Neighbour(world, 101).child().known()
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     for begin in range(0, FILTERS, 10_000):
         client.send(
@@ -368,7 +354,7 @@ def all_but_the_last(
     world: World, one: Neighbour, entries: list[tuple[bytes, bytes | None]]
 ) -> bytes:
     """A neighbour tells these; returns the last part of that."""
-    known(world, one, 2)
+    one.known(number=2)
     entries = [(NEIGHBOUR + OWN, UP + b"\xff" * 12), *entries]
     starts = range(0, len(entries), 1500)
     parts = [
@@ -448,8 +434,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
 
 def test_one_client_with_very_many_shared_subscriptions() -> None:
     world, count = lone(routing="topic", link_timeout=1000.0), 20_000
-    one = Neighbour(world, 101).child()
-    known(world, one)
+    Neighbour(world, 101).child().known()
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
     for begin in range(0, count, 10_000):
         numbers = range(begin, begin + 10_000)
@@ -483,8 +468,7 @@ def test_one_client_with_very_many_shared_subscriptions() -> None:
 
 def test_many_that_wait_for_a_broker_that_hangs() -> None:
     world, count = lone(routing="topic", link_timeout=1000.0), 10_000
-    one = Neighbour(world, 101).child()
-    known(world, one)
+    Neighbour(world, 101).child().known()
     clients = [world.connect(f"c{number}") for number in range(count)]
     world.peers.clear()
     for number, client in enumerate(clients):

@@ -25,7 +25,6 @@ from mqttree.routing.group_selection import decode_standing, encode_standing, gr
 from mqttree.routing.topic_filter import split_shared
 from tests.kit.link_harness import Neighbour, bid, lone
 from tests.kit.node_harness import World
-from tests.unit.cluster.test_unicast_bus import known
 
 BROKERS = (101, 102)
 NAMES = [group_key(f"g{number}", f"a/{number}") for number in range(12)]
@@ -189,10 +188,9 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     world = lone(routing="topic", link_timeout=60_000.0)
     world.connect("p").publish("b", b"x", 1)
     neighbour = Neighbour(world, 101).child()
-    names = {
-        f"{GROUP.decode()}g{number}\0a/{number}": encode_standing(1) for number in range(3 * ASKED)
-    }
-    known(world, neighbour, 2, **names)
+    standing = encode_standing(1)
+    names = [GROUP + b"g%d\0a/%d" % (number, number) for number in range(3 * ASKED)]
+    neighbour.known(*((name, standing) for name in names), number=2)
     neighbour.take()
     first: list[bytes] = []
     for _ in range(20):
@@ -200,7 +198,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
         some = asked(neighbour)
         assert len(some) <= 2 * ASKED
         first += some
-    assert sorted(first) == sorted(group_id_of(name.encode()[1:]) for name in names)
+    assert sorted(first) == sorted(group_id_of(name[1:]) for name in names)
     world.advance(RETRY)
     world.advance(0.1)
     assert sorted(asked(neighbour)) == sorted(first)

@@ -32,6 +32,7 @@ from mqttree.broker.cluster.delivery.replay_log import (
     wanted_parts,
 )
 from mqttree.broker.cluster.delivery.subscription_start import encode_ages, numbers_at
+from mqttree.broker.cluster.directory.link_state_directory import INTEREST
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.message_batch import MessageBatch, encode_message, read_messages
 from mqttree.broker.cluster.link.origin_keys import origin_key
@@ -61,7 +62,6 @@ from tests.kit.link_harness import (
     some_link,
 )
 from tests.kit.node_harness import World
-from tests.unit.cluster.test_feed_upkeep import known
 
 KEYS = [origin_key(FAR, 2_000), origin_key(bid(77), 1)]
 TOPICS = [b"a", b"b", b"a/b", b"\xc3\xa4"]
@@ -250,7 +250,7 @@ def test_old_batches_go_some_messages_at_a_time_while_somebody_looks_at_each() -
 def selective(world: World, *filters: bytes) -> Neighbour:
     """A neighbour of which it is known that nothing but these filters is wanted behind it."""
     neighbour = Neighbour(world, 101, routing="interest").child()
-    known(world, neighbour, *filters)
+    neighbour.known(*((INTEREST + one, b"") for one in filters))
     neighbour.send(ping((DIRECTORY, bytes((ALL,)))))
     assert not world.node.cluster.strategy.wanted_behind(neighbour.link())(b"unwanted")
     return neighbour
@@ -314,8 +314,7 @@ def asked(world: World, neighbour: Neighbour, low: int, high: int) -> tuple[list
 def test_a_question_is_answered_with_the_wanted_messages_of_batches(size: int) -> None:
     """In as many answers as that takes."""
     world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour, b"a")
+    neighbour = Neighbour(world, 101).child().known((INTEREST + b"a", b""))
     relay, count = world.node.cluster.forwarder, 600
     for number in range(1, 5 * count, count):
         messages = [(TOPICS[n % 2], bytes(size)) for n in range(number, number + count)]

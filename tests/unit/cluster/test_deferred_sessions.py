@@ -14,7 +14,6 @@ from mqttree.broker.wire.packets import Disconnect, Pingreq, Publish, Subscribe,
 from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, bid, listing_changes, lone
 from tests.kit.node_harness import World, connect_packet
-from tests.unit.cluster.test_unicast_bus import known
 
 NAMES = [b"c%d" % number for number in range(6)]
 OLD, NEW = 5 << 16, 1 << 60
@@ -53,9 +52,7 @@ class Other:
         self.listings.watch(CLIENT, self._saw)
         self.sessions: dict[bytes, bytes] = {}
         self.version, self.stamp = 1, OLD
-        self.neighbour = Neighbour(self.world, 101)
-        self.neighbour.child()
-        known(self.world, self.neighbour, self.version)
+        self.neighbour = Neighbour(self.world, 101).child().known(number=self.version)
         self.there = True
 
     def _saw(self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool) -> None:
@@ -86,11 +83,10 @@ class Other:
         elif what == "comes" and not self.there:
             self.there = True
             self.version += 1
-            self.neighbour = Neighbour(self.world, 101)
-            self.neighbour.child()
+            self.neighbour = Neighbour(self.world, 101).child()
             self.sessions = {key: entry(self.stamp) for key in sorted(some)}
-            told = {(CLIENT + key).decode(): value for key, value in self.sessions.items()}
-            known(self.world, self.neighbour, self.version, **told)
+            told = [(CLIENT + key, value) for key, value in self.sessions.items()]
+            self.neighbour.known(*told, number=self.version)
 
 
 @given(steps)
@@ -121,19 +117,15 @@ def test_a_client_is_found_before_its_announcement_is_handled() -> None:
     others are seen later."""
     limits = Limits(listing_changes=2, listing_sessions=1)
     world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
-    one = Neighbour(world, 101).child()
-    known(world, one)
+    one = Neighbour(world, 101).child().known()
     here = world.connect("newer-there", clean=False, properties=KEPT_LONG)
     older = world.connect("older-there", clean=False, properties=KEPT_LONG)
     older.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
     world.advance(6.0)  # no broker says that it has heard of it
     older.vanish()
     entries = {"newer-there": NEW, "older-there": OLD, "nowhere": NEW, "other": NEW}
-    known(
-        world,
-        one,
-        2,
-        **{(CLIENT + name.encode()).decode(): entry(stamp) for name, stamp in entries.items()},
+    one.known(
+        *((CLIENT + name.encode(), entry(stamp)) for name, stamp in entries.items()), number=2
     )
     assert not here.closed
     world.open().send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
@@ -155,7 +147,7 @@ def test_a_connection_that_waited_to_be_admitted_is_not_read_while_its_session_c
     comes = world.open().sent(connect_packet("c", clean=False, properties=KEPT_LONG))
     world.advance(ADMITS + 0.1)
     assert "c" not in world.node.cluster.takeover._pending, "it is not admitted yet"
-    known(world, one, 2, **{(CLIENT + b"c").decode(): entry(NEW)})
+    one.known((CLIENT + b"c", entry(NEW)), number=2)
     world.advance(LINKED_S)
     assert "c" in world.node.cluster.takeover._pending
     assert comes.conn.waiting
@@ -181,7 +173,7 @@ def test_a_broker_that_is_lost_while_they_are_looked_at() -> None:
     world = lone(routing="topic", link_timeout=10_000.0, limits=limits)
     one = Neighbour(world, 101).child()
     here = world.connect("c0", clean=False, properties=KEPT_LONG)
-    known(world, one, 2, **{(CLIENT + name).decode(): entry(NEW) for name in NAMES})
+    one.known(*((CLIENT + name, entry(NEW)) for name in NAMES), number=2)
     lost(world, one)
     world.advance(1.0)
     assert not here.closed, "no broker has said so while the broker was there"

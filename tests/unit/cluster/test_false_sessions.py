@@ -57,13 +57,11 @@ class Holder:
         """`session`: what the holder sends, at last with its queue (`queue`); `meanwhile`: what
         happens before that comes."""
         self.world = Durable(discovery="static", **config)
-        self.neighbour = Neighbour(self.world, 101)
-        self.neighbour.child()
+        self.neighbour = Neighbour(self.world, 101).child()
         self.stamp = 5 << 16
         entry = Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS)
         self.neighbour.post((CLIENT + b"k", entry.encode()))
-        self.client = self.world.open()
-        self.client.send(connect_packet("k", clean=False, properties=FOREVER))
+        self.client = self.world.open().sent(connect_packet("k", clean=False, properties=FOREVER))
         pull = self.world.node.cluster.takeover._pending["k"]
         meanwhile(self.world)
         for what in (TAKE, MERGE) if queue else (TAKE,):

@@ -34,12 +34,6 @@ from tests.kit.link_harness import (
 from tests.kit.node_harness import World
 
 
-def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
-    me = bid(neighbour.number)
-    neighbour.post(*((INTEREST + one, b"") for one in filters))
-    assert world.node.cluster.directory.database.via(me) == me
-
-
 def asks(neighbour: Neighbour) -> list[bytes]:
     return [body for body in neighbour.records(ROUTED) if body[17] == PULL]
 
@@ -50,8 +44,7 @@ def world() -> World:
 
 
 def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None:
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     key = origin_key(bid(101), neighbour.boot)
     neighbour.send(message(key=key))
     world.advance(5)
@@ -98,8 +91,7 @@ def test_a_neighbour_cannot_have_the_log_searched_without_end(
 ) -> None:
     """A question costs what it takes to answer it; who asks too often is answered later."""
     world = lone(routing="interest", link_timeout=1000.0, limits=Limits(link_requests=500.0))
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     client = world.connect("p")
     for number in range(500):
         client.publish("t", b"x", 1, properties={Property.CONTENT_TYPE: str(number)})
@@ -134,8 +126,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
     monkeypatch.setattr(ReplayLog, "own", noting)
     count = 60_000
     world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour, b"t")
+    neighbour = Neighbour(world, 101).child().known((INTEREST + b"t", b""))
     listing = world.node.cluster.strategy.table
     relay = world.node.cluster.forwarder
     for number in range(1, count + 1):
@@ -189,7 +180,7 @@ def test_neighbours_hear_of_a_path_change_ahead_of_its_messages(world: World) ->
     origin, circle, behind = (Neighbour(world, number) for number in (101, 102, 103))
     for neighbour in (origin, circle, behind):
         neighbour.child()
-        known(world, neighbour)
+        neighbour.known()
     key = origin_key(bid(101), 2_000)
     origin.send(retained(key, 1))
     changes(behind)

@@ -31,7 +31,6 @@ from mqttree.broker.wire.properties import Property
 from tests.kit.heads import decode_head
 from tests.kit.link_harness import Neighbour, lone, routed
 from tests.kit.node_harness import connect_packet
-from tests.unit.cluster.test_unicast_bus import known
 
 FILTERS = [f"t/{number}" for number in range(12)]
 EXPIRY = {Property.SESSION_EXPIRY_INTERVAL: 1000}
@@ -46,9 +45,7 @@ class Holding:
 
     def __init__(self) -> None:
         self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
-        self.neighbour = Neighbour(self.world, 101)
-        self.neighbour.child()
-        known(self.world, self.neighbour)
+        self.neighbour = Neighbour(self.world, 101).child().known()
         self.publisher = self.world.connect("p")
         client = self.world.connect("k", clean=False, properties=EXPIRY)
         for topic_filter in FILTERS:
@@ -135,9 +132,8 @@ def test_each_message_is_in_the_queue_that_follows(steps: list[str | int]) -> No
         elif one == "cut":
             holding.world.node.connection_lost(holding.neighbour.conn, "reset", holding.world.now)
             holding.world.settle()
-            holding.neighbour = Neighbour(holding.world, 101, boot=holding.neighbour.boot)
-            holding.neighbour.child()
-            known(holding.world, holding.neighbour, 2)
+            holding.neighbour = Neighbour(holding.world, 101, boot=holding.neighbour.boot).child()
+            holding.neighbour.known(number=2)
             holding.parts.clear()
             holding.stamp += 1 << 20
         else:

@@ -35,7 +35,6 @@ from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import connect_packet
-from tests.unit.cluster.test_unicast_bus import known
 
 ONE_AT_A_TIME = Limits(session_written=1, turn_work=WRITE_WORK)
 """Each subscription takes a turn of its own."""
@@ -46,10 +45,7 @@ class Holding:
 
     def __init__(self, limits: Limits = DEFAULTS) -> None:
         self.world = lone(routing="flood", link_timeout=1000.0, limits=limits)
-        self.takers = [Neighbour(self.world, number) for number in (101, 102)]
-        for taker in self.takers:
-            taker.child()
-            known(self.world, taker)
+        self.takers = [Neighbour(self.world, number).child().known() for number in (101, 102)]
         self.handover = self.world.node.cluster.handover
         self.connect()
         self.stamp = self.world.session("k").stamp

@@ -30,7 +30,6 @@ from mqttree.broker.wire.properties import Property
 from tests.kit.heads import encode_head
 from tests.kit.link_harness import Neighbour, bid, lone, routed
 from tests.kit.node_harness import FakeClient
-from tests.unit.cluster.test_unicast_bus import known
 
 KEPT_LONG = {Property.SESSION_EXPIRY_INTERVAL: 1000}
 FILTERS, WAITS = 12, 3
@@ -46,12 +45,10 @@ class Scene:
 
     def __init__(self) -> None:
         self.world = lone(routing="topic", link_timeout=10_000.0, limits=SMALL)
-        self.one = Neighbour(self.world, 101)
-        self.one.child()
+        self.one = Neighbour(self.world, 101).child().known()
         entry = Entry(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS)
-        known(self.world, self.one)
         self.client = self.come()
-        known(self.world, self.one, 2, **{(CLIENT + b"k").decode(): entry.encode()})
+        self.one.known((CLIENT + b"k", entry.encode()), number=2)
         self.world.advance(3.0)
         self.one.control()
         (self.merge,) = self.merging._merges.values()
@@ -98,13 +95,12 @@ def scene() -> Scene:
 def test_an_older_session_that_was_merged_before_a_restart_is_not_merged_again() -> None:
     """What the newer one has had and settled is not in it by name."""
     world = lone(routing="topic", link_timeout=10_000.0)
-    one = Neighbour(world, 101).child()
-    known(world, one)
+    one = Neighbour(world, 101).child().known()
     world.connect("k", clean=False, properties=KEPT_LONG)
     session = world.session("k")
     session.absorb(Absorbed(bid(101), 5 << 16, session.stamp))
     entry = Entry(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS)
-    known(world, one, 2, **{(CLIENT + b"k").decode(): entry.encode()})
+    one.known((CLIENT + b"k", entry.encode()), number=2)
     world.advance(3.0)
     asked = {decode_takeover(body)[0] for body in one.routed(SESSION_REQUEST)}
     assert asked == {DONE}

@@ -49,7 +49,6 @@ from mqttree.routing.topic_filter import matches, split_shared
 from tests.kit.heads import encode_head
 from tests.kit.link_harness import FAR, OWN, Neighbour, bid, let_through, lone, message, routed
 from tests.kit.node_harness import FakeClient, FakeTransport, World, connect_packet
-from tests.unit.cluster.test_unicast_bus import known
 
 words = st.sampled_from("abc")
 topics = st.lists(words, min_size=1, max_size=2).map("/".join)
@@ -72,16 +71,10 @@ class Taking:
         """`state`: what the neighbour sends, None: it says nothing."""
         self.state = state
         self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
-        self.neighbour = Neighbour(self.world, 101)
-        self.neighbour.child()
+        self.neighbour = Neighbour(self.world, 101).child()
         let_through(self.neighbour)
-        known(
-            self.world,
-            self.neighbour,
-            **{(CLIENT + b"k").decode(): Entry(KEPT, STAMP, STAMP, 0, ANONYMOUS).encode()},
-        )
-        self.client = self.world.open()
-        self.client.send(
+        self.neighbour.known((CLIENT + b"k", Entry(KEPT, STAMP, STAMP, 0, ANONYMOUS).encode()))
+        self.client = self.world.open().sent(
             connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
         )
         self.pull = self.world.node.cluster.takeover._pending["k"]
@@ -272,8 +265,7 @@ def test_a_session_is_announced_to_neighbours_ahead_of_its_connack() -> None:
     """Its client may go to one of them as soon as it has that. Of very many that come at once they
     hear a little later."""
     world = lone(routing="interest", link_timeout=1000.0)
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     neighbour.take()
     world.advance(1.0)
     sent: list[object] = []

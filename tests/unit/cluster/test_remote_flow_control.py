@@ -81,8 +81,7 @@ class Far:
     """A neighbour behind which FAR publishes."""
 
     def __init__(self, world: World) -> None:
-        self.neighbour = Neighbour(world, 101)
-        self.neighbour.child()
+        self.neighbour = Neighbour(world, 101).child()
         let_through(self.neighbour)
         self.sequence = 0
 

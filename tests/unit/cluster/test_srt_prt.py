@@ -14,7 +14,6 @@ from mqttree.broker.limits import Limits
 from mqttree.broker.wire.encode import encode_packet
 from tests.kit.link_harness import Neighbour, bridge, lone, ping, warnings
 from tests.kit.node_harness import World
-from tests.unit.cluster.test_feed_upkeep import known
 
 Entry = tuple[str, bool]
 
@@ -219,8 +218,7 @@ def test_what_has_no_room_is_counted_and_nothing_else_is_lost() -> None:
 def test_placement_takes_any_broker_for_one_that_wants_a_topic() -> None:
     """The next hops of a topic are not the brokers that want it, and these are not known."""
     world = alone()
-    neighbour = child(world)
-    known(world, neighbour)
+    child(world).known()
     cluster = world.node.cluster
     knowledge = TopicKnowledge(world.node, cluster.tree, cluster.database, cluster.strategy)
     assert set(knowledge.wanted("t")) == {

@@ -30,16 +30,8 @@ from mqttree.broker.limits import Limits
 from mqttree.broker.wire.properties import Property
 from mqttree.routing.listing import NEIGHBOUR, UP
 from tests.kit.link_harness import Neighbour, bid, lone, ping, routed
-from tests.kit.node_harness import World
 
 FOREVER = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
-
-
-def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes) -> None:
-    """The neighbour announces itself, so that there is a way to it. `number`: of its listing."""
-    neighbour.post(*((key.encode(), value) for key, value in entries.items()), number=number)
-    me = bid(neighbour.number)
-    assert world.node.cluster.directory.database.via(me) == me
 
 
 @pytest.mark.parametrize(
@@ -72,8 +64,7 @@ def test_garbage_from_afar_closes_no_link_to_the_neighbour_that_passed_it_on(
 
 def test_a_question_has_one_answer_from_the_broker_that_was_asked_or_none_in_time() -> None:
     world = lone()
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     world.advance(1)
     questions, found = world.node.cluster.admin_questions, list[Answer]()
     questions.ask(bid(101), b"first", found.append)
@@ -97,8 +88,7 @@ def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
     go on."""
     limits = Limits(listing_entries=60, listing_reserved=30)
     world = lone(routing="topic", link_timeout=1000.0, limits=limits)
-    one = Neighbour(world, 101, routing="topic").child()
-    known(world, one)
+    one = Neighbour(world, 101, routing="topic").child().known()
     for number in range(40):
         client = world.connect(f"c{number}", properties=FOREVER)
         assert client.subscribe(f"$share/g{number}/a", qos=1) == [1]
@@ -128,8 +118,7 @@ def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
     """However short: brokers behind a link that takes nothing get them once it does."""
     limits = Limits(link_kept_bytes=50_000, pieces_backlog=10_000)
     world = lone(routing="interest", link_timeout=1000.0, limits=limits)
-    slow, fast = Neighbour(world, 101).child(), Neighbour(world, 102).child()
-    known(world, slow)
+    slow, fast = Neighbour(world, 101).child().known(), Neighbour(world, 102).child()
     slow.transport.capacity = 0
     record = (ROUTED, bid(101) + b"somebody" + bytes((0, SESSION_PART)) + bytes(500))
     for _ in range(20):
@@ -144,8 +133,7 @@ def test_the_backlog_of_a_link_that_lags_is_noted(lags: bool) -> None:
     """What another one had not taken yet was little, and its origin still has it: nothing of others
     is kept for that."""
     world = lone(routing="flood")
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     link = neighbour.link()
     position = link.kept_from
     assert position is not None

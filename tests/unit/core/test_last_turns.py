@@ -30,7 +30,6 @@ from mqttree.broker.wire.properties import (
 )
 from tests.kit.link_harness import Neighbour, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
-from tests.unit.cluster.test_unicast_bus import known
 
 AT_ONCE = DEFAULTS.turn_work // CLOSED_WORK
 """clients that are closed in one turn"""
@@ -105,8 +104,7 @@ def test_a_stop_with_very_many_clients() -> None:
     """Clients that are not disconnected yet go on: they publish, leave, get the wills of the
     others. No new one is let in."""
     world = lone()
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     clients = many(world, will=Will("w", b"will", 0, False))
     late = world.open()
     last = world.connect("last", version=5).subscribed("#", qos=1)

@@ -149,8 +149,7 @@ def test_bytes_behind_a_waiting_packet_are_bounded() -> None:
 
 def test_of_two_authentications_of_one_id_the_later_stays() -> None:
     world = World(hooks=Hooks(authenticate=True))
-    first, second = world.open().sent(connect_packet("a")), world.open()
-    second.send(connect_packet("a"))
+    first, second = world.open().sent(connect_packet("a")), world.open().sent(connect_packet("a"))
     world.answer(Authenticate, True)
     assert first.closed
     assert world.session("a").conn is second.conn

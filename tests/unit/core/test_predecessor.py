@@ -27,7 +27,7 @@ from mqttree.broker.wire.packets import (
 from mqttree.broker.wire.properties import Property
 from tests.kit.link_harness import Neighbour, lone
 from tests.kit.node_harness import FakeClient, World, connect_packet
-from tests.unit.cluster.test_unicast_bus import known, routed
+from tests.unit.cluster.test_unicast_bus import routed
 
 WILL = Will("will", b"gone")
 SUBSCRIBE = Subscribe(1, [SubscriptionRequest("a", 1)])
@@ -229,16 +229,13 @@ def test_the_rest_of_a_partial_packet_is_not_waited_for() -> None:
 def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
     """The client connects at another broker, which asks for its session (`kept`), or announces its
     own."""
-    neighbour = Neighbour(world, 101).child()
+    neighbour = Neighbour(world, 101).child().known()
     stamp = world.session("c").stamp + 1
-    known(world, neighbour)
     assert not old.closed
     if kept:
         neighbour.send(routed(SESSION_REQUEST, encode_takeover(TAKE, stamp, "c", bytes(12))))
     else:
-        known(
-            world, neighbour, number=2, **{"cc": Entry(0, stamp, stamp, stamp, ANONYMOUS).encode()}
-        )
+        neighbour.known((b"cc", Entry(0, stamp, stamp, stamp, ANONYMOUS).encode()), number=2)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -273,8 +270,7 @@ def test_a_peer_that_never_stops_sending_does_not_hold_its_session(kept: bool) -
 def test_garbage_is_found_before_the_client_is_waited_for() -> None:
     world = lone()
     old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
-    neighbour = Neighbour(world, 101).child()
-    known(world, neighbour)
+    neighbour = Neighbour(world, 101).child().known()
     stamp = world.session("c").stamp + 1
     body = encode_takeover(MERGE, stamp, "c", bytes(12) + b"no vector")
     neighbour.send(routed(SESSION_REQUEST, body))

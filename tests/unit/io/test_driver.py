@@ -204,8 +204,7 @@ class Recorded:
 
     def __init__(self, qos: int) -> None:
         self.world, self.loop = Durable(), Loop()
-        self.receiver = self.world.connect("k", 4, clean=False)
-        self.receiver.subscribe("t", qos=qos)
+        self.receiver = self.world.connect("k", 4, clean=False).subscribed("t", qos=qos)
         self.publisher = self.world.connect("p", 4)
         # What had gone out each time that effects were handed out.
         self.out: list[int] = []

@@ -33,8 +33,7 @@ class Picky:
         """Whether it is gone when it has closed, for some seconds."""
         self.joined = Joined(*lines, edit=self.sees, **more)  # type: ignore[arg-type]
         self.here = self.joined.here.connect("h")
-        self.there = self.joined.there.connect("t")
-        self.there.subscribe("#", qos=2)
+        self.there = self.joined.there.connect("t").subscribed("#", qos=2)
         self.there.take()
 
     def sees(self, effect: LegEffect) -> LegEffect | None:
