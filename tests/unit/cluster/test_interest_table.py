@@ -101,31 +101,21 @@ class Told:
             assert set(self.interest._kept.get(BROKER, ())) == self.kept
 
 
+TWICE_GONE: list[tuple[str, set[str]]] = [
+    ("post", {"#", "a"}),
+    ("went", set()),
+    ("wait", set()),
+    ("came", {"a"}),
+    ("wait", set()),
+    ("went", set()),
+]
+
+
 @given(steps, st.lists(st.booleans(), min_size=1, max_size=4))
 # What it tells again is not kept any more.
 @example([("post", {"#"}), ("went", set()), ("came", {"#"})], [False])
-@example(
-    [
-        ("post", {"#", "a"}),
-        ("went", set()),
-        ("wait", set()),
-        ("came", {"a"}),
-        ("wait", set()),
-        ("went", set()),
-    ],
-    [False],
-)
-@example(
-    [
-        ("post", {"#", "a"}),
-        ("went", set()),
-        ("wait", set()),
-        ("came", {"a"}),
-        ("wait", set()),
-        ("went", set()),
-    ],
-    [True],
-)
+@example(TWICE_GONE, [False])
+@example(TWICE_GONE, [True])
 def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
     steps: list[tuple[str, set[str]]], many: list[bool]
 ) -> None:

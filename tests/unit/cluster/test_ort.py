@@ -36,6 +36,16 @@ def child(world: World, number: int = 1) -> Neighbour:
     return Neighbour(world, number, routing="ort").child()
 
 
+def with_child(limits: Limits | None = None, **config: Any) -> tuple[World, Neighbour]:
+    world = alone(limits, **config)
+    return world, child(world)
+
+
+def with_two() -> tuple[World, Neighbour, Neighbour]:
+    world = alone()
+    return world, child(world, 1), child(world, 2)
+
+
 def root(number: int, capability: float = 1.0) -> RootVector:
     return RootVector(bid(number), 1, round(capability * 10), Address(f"10.0.0.{number}", 1883))
 
@@ -65,8 +75,7 @@ def strategy(world: World) -> Ort:
 
 
 def test_the_first_message_of_a_topic_sends_a_topic_pingreq_to_all_neighbours() -> None:
-    world = alone()
-    one, other = child(world, 1), child(world, 2)
+    world, one, other = with_two()
     client = world.connect("client")
     client.publish("a/b", b"1")
     for neighbour in (one, other):
@@ -79,8 +88,7 @@ def test_the_first_message_of_a_topic_sends_a_topic_pingreq_to_all_neighbours() 
 
 
 def test_a_subscription_to_a_topic_does_so_too_and_one_with_wildcards_does_not() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     client = world.connect("client").subscribed("a/b")
     assert [told.topic for told in pings(neighbour)] == [b"a/b"]
     client.subscribe("x/#")
@@ -91,8 +99,7 @@ def test_a_subscription_to_a_topic_does_so_too_and_one_with_wildcards_does_not()
 
 
 def test_a_topic_pingreq_is_answered_only_where_the_topic_has_a_client() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     world.connect("client").subscribe("a/b")
     pings(neighbour)
     neighbour.send(ping((TOPIC_PINGREQ, claim(1, "a/b") + claim(1, "a/c"))))
@@ -138,8 +145,7 @@ def test_what_members_missed_is_counted_unless_it_is_qos_0() -> None:
 
 
 def test_messages_of_others_are_flooded_in_the_overlay_but_not_back() -> None:
-    world = alone()
-    parent, below = child(world, 1), child(world, 2)
+    world, parent, below = with_two()
     world.connect("client").subscribe("t")
     parent.send(ping((TOPIC_PINGREQ, claim(1, root=root(1, 99.0)))))
     below.send(ping((TOPIC_PINGREQ, follows(2))))
@@ -153,8 +159,7 @@ def test_messages_of_others_are_flooded_in_the_overlay_but_not_back() -> None:
 
 def test_each_number_is_taken_once_in_whatever_order_it_comes() -> None:
     for qos in (0, 1, 2):
-        world = alone()
-        one, other = child(world, 1), child(world, 2)
+        world, one, other = with_two()
         client = world.connect("client").subscribed("#", qos=2)
         for number in (5, 9, 7, 5, 7, 6):
             sender = one if number % 2 else other
@@ -176,8 +181,7 @@ def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
 
 
 def test_a_broker_without_a_client_of_the_topic_leaves_at_its_next_round() -> None:
-    world = alone(Limits(advertised_s=10.0))
-    neighbour = child(world)
+    world, neighbour = with_child(Limits(advertised_s=10.0))
     client = world.connect("client").subscribed("s")
     client.publish("p", b"x")
     pings(neighbour)
@@ -195,8 +199,7 @@ def test_a_broker_without_a_client_of_the_topic_leaves_at_its_next_round() -> No
 
 
 def test_what_only_passes_through_is_not_published_here() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     neighbour.send(ping((TOPIC_PINGREQ, claim(1))))
     route = world.node.dispatcher.route(b"t")
     assert route.brokers == (NOT_NOTED, b"t")
@@ -205,8 +208,7 @@ def test_what_only_passes_through_is_not_published_here() -> None:
 
 
 def test_topics_beyond_the_limit_are_counted_and_nothing_else_is_lost() -> None:
-    world = alone(Limits(max_topic_overlays=2))
-    neighbour = child(world)
+    world, neighbour = with_child(Limits(max_topic_overlays=2))
     client = world.connect("client").subscribed("#")
     for topic in ("1", "2", "3"):
         client.publish(topic, b"x")
@@ -217,8 +219,7 @@ def test_topics_beyond_the_limit_are_counted_and_nothing_else_is_lost() -> None:
 
 
 def test_overlays_are_forgotten_with_the_link() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     client = world.connect("client")
     client.publish("t", b"x")
     neighbour.send(ping((TOPIC_PINGREQ, claim(1, root=root(1, 99.0)))))
@@ -235,8 +236,9 @@ def test_overlays_are_forgotten_with_the_link() -> None:
 def test_the_policy_and_its_weights_are_those_of_the_configuration(
     policy: str, parent: bytes
 ) -> None:
-    world = alone(overlay_policy=policy, overlay_gamma=1.0, overlay_delta=3.0, capability=50.0)
-    neighbour = child(world)
+    world, neighbour = with_child(
+        overlay_policy=policy, overlay_gamma=1.0, overlay_delta=3.0, capability=50.0
+    )
     world.connect("client").publish("t", b"x")
     # RB 2 is lower than that of this broker, which has one client.
     merit = 0xFFFFFFFF - 20 if policy == "balance" else 10
@@ -249,8 +251,7 @@ def test_the_policy_and_its_weights_are_those_of_the_configuration(
 
 
 def test_a_capability_that_is_measured_again_counts_in_the_next_elections() -> None:
-    world = alone(capability=1.0)
-    neighbour = child(world)
+    world, neighbour = with_child(capability=1.0)
     world.connect("client").publish("t", b"x")
     neighbour.send(ping((TOPIC_PINGREQ, claim(1, root=root(1, 5.0)))))
     world.advance(TT + 0.1)
@@ -273,16 +274,14 @@ def test_a_capability_that_is_measured_again_counts_in_the_next_elections() -> N
     ],
 )
 def test_an_invalid_record_closes_the_link(kind: int, body: bytes) -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     neighbour.send(ping((kind, body)))
     assert not neighbour.up
     assert world.counters.link_garbage == 1
 
 
 def test_many_topics_go_in_records_that_are_not_too_long() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     client = world.connect("client")
     for number in range(1000):
         client.publish(f"t/{number}", b"x")

@@ -26,6 +26,16 @@ def child(world: World, number: int = 1) -> Neighbour:
     return Neighbour(world, number, routing="srt").child()
 
 
+def with_child(limits: Limits | None = None) -> tuple[World, Neighbour]:
+    world = alone(limits)
+    return world, child(world)
+
+
+def with_two() -> tuple[World, Neighbour, Neighbour]:
+    world = alone()
+    return world, child(world, 1), child(world, 2)
+
+
 def entry(text: str, on: bool = True) -> bytes:
     return bytes((on,)) + len(text).to_bytes(2, "big") + text.encode()
 
@@ -58,8 +68,7 @@ def strategy(world: World) -> SrtPrt:
 
 
 def test_the_first_message_of_a_topic_advertises_it_byte_for_byte() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     client = world.connect("client")
     client.publish("a/b", b"1")
     assert bodies(neighbour, PUBADV) == [bytes.fromhex("01 0003") + b"a/b"]
@@ -69,8 +78,7 @@ def test_the_first_message_of_a_topic_advertises_it_byte_for_byte() -> None:
 
 
 def test_a_subscription_follows_an_advertisement_byte_for_byte() -> None:
-    world = alone()
-    near, other = child(world, 1), child(world, 2)
+    world, near, other = with_two()
     world.connect("client").subscribe("a/#")
     assert told(near) == told(other) == ([], [])
     world.advance(0.23)
@@ -83,8 +91,7 @@ def test_a_subscription_follows_an_advertisement_byte_for_byte() -> None:
 
 
 def test_messages_take_the_links_over_which_filters_came() -> None:
-    world = alone()
-    one, other = child(world, 1), child(world, 2)
+    world, one, other = with_two()
     client = world.connect("client")
     client.publish("a/b", b"too early", qos=1)
     one.send(ping((FILTERS, wish("a/+"))))
@@ -98,8 +105,7 @@ def test_messages_take_the_links_over_which_filters_came() -> None:
 
 
 def test_what_only_passes_through_is_not_advertised_as_published_here() -> None:
-    world = alone()
-    one, other = child(world, 1), child(world, 2)
+    world, one, other = with_two()
     other.send(ping((FILTERS, wish("t"))))
     one.send(ping((PUBADV, entry("t"))))
     told(one)
@@ -127,8 +133,7 @@ def test_clients_of_before_the_first_neighbour_are_known_then() -> None:
 
 
 def test_a_topic_without_messages_for_long_is_withdrawn() -> None:
-    world = alone(Limits(advertised_s=10.0))
-    neighbour = child(world)
+    world, neighbour = with_child(Limits(advertised_s=10.0))
     client = world.connect("client")
     client.publish("often", b"x")
     client.publish("once", b"x")
@@ -144,8 +149,7 @@ def test_a_topic_without_messages_for_long_is_withdrawn() -> None:
 
 
 def test_messages_before_the_subscription_arrived_are_counted_as_lost() -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     client = world.connect("client")
     for _ in range(2):
         client.publish("a/b", b"before the subscription", qos=1)
@@ -163,8 +167,7 @@ def test_messages_before_the_subscription_arrived_are_counted_as_lost() -> None:
 
 
 def test_what_came_from_the_subscriber_is_not_lost_for_it() -> None:
-    world = alone()
-    one, other = child(world, 1), child(world, 2)
+    world, one, other = with_two()
     client = world.connect("client")
     client.publish("t", b"x", qos=1)
     world.advance(0.1)
@@ -193,16 +196,14 @@ def test_what_came_from_the_subscriber_is_not_lost_for_it() -> None:
     ],
 )
 def test_an_invalid_record_closes_the_link(kind: int, body: bytes) -> None:
-    world = alone()
-    neighbour = child(world)
+    world, neighbour = with_child()
     neighbour.send(ping((kind, body)))
     assert not neighbour.up
     assert world.counters.link_garbage == 1
 
 
 def test_what_has_no_room_is_counted_and_nothing_else_is_lost() -> None:
-    world = alone(Limits(advertised_memory=1100))
-    neighbour = child(world)
+    world, neighbour = with_child(Limits(advertised_memory=1100))
     neighbour.send(ping((PUBADV, entry("a") + entry("b") + entry("c"))))
     assert world.counters.advertisements_refused == 1
     client = world.connect("client")
@@ -229,8 +230,7 @@ def test_placement_takes_any_broker_for_one_that_wants_a_topic() -> None:
 
 
 def test_tables_are_forgotten_with_the_link() -> None:
-    world = alone()
-    one, other = child(world, 1), child(world, 2)
+    world, one, other = with_two()
     one.send(ping((PUBADV, entry("t")), (FILTERS, wish("u"))))
     world.connect("client").publish("u", b"x")
     assert strategy(world).report()["srt_prt"] == {"advertised": 1, "topics": 1, "filters": 1}

@@ -316,14 +316,7 @@ def test_a_malformed_answer_closes_the_link(world: World, body: bytes) -> None:
 def test_a_new_broker_joins_before_it_grants_subscriptions(routing: str) -> None:
     """Clients that come before it has joined would get a SUBACK for a subscription that no broker
     knows."""
-    world = World(
-        id=OWN,
-        boot=1_000,
-        routing=routing,
-        discovery="static",
-        seeds=(("10.0.0.101", 1883),),
-        link_timeout=1000.0,
-    )
+    world = lone(routing=routing, seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
     world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     client = world.connect("c")
     subscribe(client, "a")
@@ -337,14 +330,7 @@ def test_a_new_broker_joins_before_it_grants_subscriptions(routing: str) -> None
 def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> None:
     """Who asks for a new session is let in at once; who may have one elsewhere waits for a second
     at most, with all that it has sent; who does not wait is no harm."""
-    world = World(
-        id=OWN,
-        boot=1_000,
-        routing=routing,
-        discovery="static",
-        seeds=(("10.0.0.101", 1883),),
-        link_timeout=1000.0,
-    )
+    world = lone(routing=routing, seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
     world.node.cluster.barrier._admits_until = world.now + ADMITS
     world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     assert world.connect("new").connack.code == 0
@@ -366,14 +352,7 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
 def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
     """In order; who comes meanwhile comes behind them: of two connections of a client the later one
     stays."""
-    world = World(
-        id=OWN,
-        boot=1_000,
-        routing="topic",
-        discovery="static",
-        seeds=(("10.0.0.101", 1883),),
-        link_timeout=1000.0,
-    )
+    world = lone(routing="topic", seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
     world.node.cluster.barrier._admits_until = world.now + ADMITS
     world.node.cluster.barrier._begins_until = world.now + DEFAULTS.suback_wait_s
     clients = [world.open(4) for _ in range(MANY)]

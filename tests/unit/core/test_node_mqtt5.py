@@ -32,6 +32,7 @@ from mqttree.broker.wire.packets import (
     Will,
 )
 from mqttree.broker.wire.properties import Properties, Property
+from tests.kit.decoder import Decoder
 from tests.kit.effort import examples
 from tests.kit.node_harness import World, connect_packet
 
@@ -226,8 +227,9 @@ def test_a_client_resolves_every_alias_to_the_topic(
         )
         encoded = encode_packet(plain, 5)
         sent = aliases.apply(encoded, MAX_PACKET_SIZE)
-        found = FakeClientDecoder.decode(sent)
+        (found,) = Decoder(5).receive(sent)
         assert reader.topic(found) == name
+        assert isinstance(found, Publish)
         rest = {k: v for k, v in (found.properties or {}).items() if k != Property.TOPIC_ALIAS}
         assert (found.payload, found.qos, found.retain, found.packet_id) == (
             plain.payload,
@@ -237,16 +239,6 @@ def test_a_client_resolves_every_alias_to_the_topic(
         )
         assert rest == (properties or {})
         assert len(sent) <= len(encoded) + GROWTH
-
-
-class FakeClientDecoder:
-    @staticmethod
-    def decode(data: bytes) -> Publish:
-        from tests.kit.decoder import Decoder
-
-        (packet,) = Decoder(5).receive(data)
-        assert isinstance(packet, Publish)
-        return packet
 
 
 # ------------------------------------------------------------------ Receive Maximum towards us
