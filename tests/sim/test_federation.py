@@ -345,8 +345,7 @@ def test_topology_changes_are_published_to_the_clients_of_every_broker(
         told.update((id(host.running.publisher), []) for host in scene.hosts)
         monkeypatch.setattr(Publisher, "publish_internal", publish)
 
-    scene = Scene(seed, 5, [(3.0, listen), (3.5, kill(0))], routing=routing)
-    scene.run()
+    Scene(seed, 5, [(3.0, listen), (3.5, kill(0))], routing=routing).run()
     found = [sorted(heard) for heard in list(told.values())[1:]]
     assert found[0]
     assert all(each == found[0] for each in found)

@@ -70,8 +70,7 @@ def test_a_split_gives_no_stranger_the_session() -> None:
     bob = row.connect(2, username="bob").subscribed("#")
     anna.cut()
     row.connect(1, "p", username="anna").publish("a", b"for anna")
-    again = row.connect(1, username="anna", answers=False)
-    again.cut()
+    row.connect(1, username="anna", answers=False).cut()
     row.world.heal()
     row.until(lambda: bob.gone, 20.0)
     row.join()
@@ -85,8 +84,7 @@ def test_the_holder_refuses_a_session_to_another_user() -> None:
     """A broker that says that it has a session of another user (here: one whose entry lies) hears
     that it is not."""
     row = guarded()
-    anna = row.connect(1, username="anna").subscribed("a")
-    anna.cut()
+    row.connect(1, username="anna").subscribed("a").cut()
     key = CLIENT + b"c"
     (known,) = [
         listing
@@ -105,8 +103,7 @@ def test_the_holder_refuses_a_session_to_another_user() -> None:
 
 def test_another_user_is_refused_while_a_takeover_is_pending() -> None:
     row = guarded()
-    anna = row.connect(1, username="anna").subscribed("a")
-    anna.cut()
+    row.connect(1, username="anna").subscribed("a").cut()
     back = row.client(2, username="anna")
     row.run(0.001)
     assert refused(row.client(2, username="bob"))

@@ -207,8 +207,7 @@ class Client:
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_session_moves_with_its_queued_messages(version: int, routing: str) -> None:
     row = Row(routing=routing)
-    client = row.connect(1, version=version).subscribed("a/#")
-    client.cut()
+    row.connect(1, version=version).subscribed("a/#").cut()
     publisher = row.connect(0, "p")
     publisher.publish("a/b", *[b"%d" % n for n in range(5)])
     row.run()
@@ -283,8 +282,7 @@ def test_a_clean_start_ends_the_session_elsewhere() -> None:
 def test_qos_2_exchanges_go_on_after_a_takeover() -> None:
     row = Row()
     client = row.connect(1, answers=False).subscribed("a")
-    publisher = row.connect(1, "p")
-    publisher.publish("a", b"1", b"2")
+    row.connect(1, "p").publish("a", b"1", b"2")
     row.until(lambda: len(client.payloads) == 2)
     client.send(Pubrec(1))
     client.send(Publish("x", b"mine", 2, packet_id=9))
@@ -334,8 +332,7 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     """Also while the links are busy with the very messages for seconds."""
     row = Row()
     row.world.window = 16_384
-    client = row.connect(1).subscribed("a")
-    client.cut()
+    row.connect(1).subscribed("a").cut()
     publisher = row.connect(1, "p")
     sent = [b"%05d" % n + bytes(20_000) for n in range(120)]
     publisher.publish("a", *sent)
@@ -384,8 +381,7 @@ def test_a_client_whose_broker_died_is_granted_its_filters_at_once(
 
 def test_a_takeover_from_a_silent_broker_times_out() -> None:
     row = Row(2)
-    client = row.connect(1).subscribed("a")
-    client.cut()
+    row.connect(1).subscribed("a").cut()
     row.host(1).pause()
     began = row.world.now
     back = row.connect(0)
@@ -412,8 +408,7 @@ def test_a_takeover_waits_until_the_tree_is_repaired() -> None:
     """The root dies; until there is another, no broker is in the tree, but one that has a link to
     the holder waits for it."""
     row = Row(3, meshed=True)
-    client = row.connect(1).subscribed("a")
-    client.cut()
+    row.connect(1).subscribed("a").cut()
     row.host(0).kill()
     node = row.node(2)
     row.until(lambda: row.host(0).id not in node.cluster.links)
@@ -444,8 +439,7 @@ def test_a_client_that_leaves_during_a_takeover_loses_nothing() -> None:
     """It is gone before its session has come: the session stays where it was, and nothing is
     lost."""
     row = Row()
-    client = row.connect(1).subscribed("a")
-    client.cut()
+    row.connect(1).subscribed("a").cut()
     row.connect(0, "p").publish("a", b"1")
     hasty = row.client(2)
     row.run(0.0005)
@@ -493,8 +487,7 @@ def test_a_will_is_published_once_when_its_session_moves() -> None:
 
 def test_a_takeover_loses_no_messages_of_a_shared_subscription() -> None:
     row = Row(2)
-    client = row.connect(1, answers=False).subscribed("$share/g/a")
-    client.cut()
+    row.connect(1, answers=False).subscribed("$share/g/a").cut()
     row.connect(1, "p").publish("a", b"1", b"2", qos=1)
     row.run()
     back = row.connect(0)
@@ -543,8 +536,7 @@ def crowded(routing: str, taker: int, limits: Limits = DEFAULTS) -> tuple[Row, C
     publisher."""
     row = Row(2, routing=routing, limits=limits)
     row.world.rate, row.world.window, row.world.high_water = 1.25e9, 1 << 24, 1 << 22
-    client = row.connect(1 - taker).subscribed("a")
-    client.cut()
+    row.connect(1 - taker).subscribed("a").cut()
     publisher = row.connect(0, "p")
     return row, row.client(taker), publisher
 
@@ -587,8 +579,7 @@ def test_messages_trimmed_from_the_takers_log_reach_its_client(routing: str) -> 
 def test_a_client_whose_broker_lives_is_let_in_when_its_queue_is_there() -> None:
     """One that moved on faster than its queue follows would never get it."""
     row = Row(routing="topic")
-    client = row.connect(1).subscribed("a")
-    client.leave()
+    row.connect(1).subscribed("a").leave()
     publisher = row.connect(0, "p")
     for number in range(1, 6):
         publisher.send(Publish("a", b"%d" % number, 1, packet_id=number))
@@ -640,8 +631,7 @@ def test_a_will_after_a_split_does_not_win_over_a_newer_connection() -> None:
     row.run(1.0)
     row.world.partition([[1], [0, 2]])
     row.run(4.0)
-    second = row.connect(2, version=4, clean=True)
-    second.send(Publish("x", b"2", 1, retain=True, packet_id=1))
+    row.connect(2, version=4, clean=True).send(Publish("x", b"2", 1, retain=True, packet_id=1))
     row.run(3.0)
     first.cut()
     row.run(1.0)

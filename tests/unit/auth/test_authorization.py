@@ -441,8 +441,7 @@ def test_a_shared_subscription_goes_to_members_that_may_receive() -> None:
 def test_a_will_needs_the_right_to_publish(allowed: bool) -> None:
     world = world_of("allow all #" if allowed else "allow subscribe #")
     subscriber = world.connect("s").subscribed("will")
-    client = world.connect("p", will=Will("will", b"gone"))
-    client.vanish()
+    world.connect("p", will=Will("will", b"gone")).vanish()
     assert payloads(subscriber) == ([b"gone"] if allowed else [])
     assert world.counters.publish_refused == (not allowed)
 

@@ -161,8 +161,7 @@ def test_a_client_need_not_stay_until_it_is_admitted() -> None:
     barrier = world.node.cluster.barrier
     barrier._searching = lambda now: True
     barrier._admits_until = barrier._begins_until = world.now + ADMITS
-    comes = world.open().sent(connect_packet("c", clean=False), Publish("x", b"1"), Disconnect())
-    comes.vanish()
+    world.open().sent(connect_packet("c", clean=False), Publish("x", b"1"), Disconnect()).vanish()
     assert not reader.take()
     world.advance(ADMITS + 0.1)
     assert reader.payloads() == [b"1"]

@@ -167,8 +167,7 @@ def test_without_other_brokers_clients_learn_that_it_stops() -> None:
 def test_sessions_that_no_broker_takes_end_after_a_while() -> None:
     world = lone()
     Neighbour(world, 1).child()
-    client = world.connect("c", 4, clean=False).subscribed("t", qos=1)
-    client.disconnect()
+    world.connect("c", 4, clean=False).subscribed("t", qos=1).disconnect()
     world.connect("p").publish("t", b"x", 1, 1)
     found = Draining(world, to="x")
     assert found.drain.state == "clients"

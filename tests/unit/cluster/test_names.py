@@ -192,8 +192,7 @@ def test_no_broker_gives_a_name_twice() -> None:
 def test_a_message_of_a_broker_that_was_alone_keeps_its_name_through_restarts() -> None:
     world = Durable()
     world.advance(11.0)
-    client = durable_client(world, "k").subscribed("#", qos=2)
-    client.disconnect()
+    durable_client(world, "k").subscribed("#", qos=2).disconnect()
     publisher = world.connect("p")
     publisher.publish("a", b"1", 1, 1)
     publisher.publish("a", b"2", 2, 2)

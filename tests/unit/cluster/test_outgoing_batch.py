@@ -24,8 +24,7 @@ def test_a_long_run_of_equal_packets_goes_in_batches_that_neighbours_take(
 ) -> None:
     world = lone(routing="flood")
     neighbour = Neighbour(world, 101).child()
-    client = world.connect("publisher", 4)
-    client.send(encode_packet(Publish("t", b"x" * size), 4) * count)
+    world.connect("publisher", 4).send(encode_packet(Publish("t", b"x" * size), 4) * count)
     found = neighbour.batches()
     assert all(
         batch.count <= MAX_BATCH_PACKETS and (batch.count == 1 or len(batch.packets) <= MAX_BYTES)

@@ -338,8 +338,7 @@ def test_parts_and_leaves_that_differ() -> None:
 
 def test_a_list_leads_to_fetches_of_what_is_newer_there() -> None:
     world, neighbour = pair()
-    client = world.connect("c")
-    client.publish("t", b"x", 1, retain=True)
+    world.connect("c").publish("t", b"x", 1, retain=True)
     neighbour.take()
     for entries, full, sent, asked in (
         ((), False, [b"x"], []),

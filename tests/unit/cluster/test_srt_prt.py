@@ -168,8 +168,7 @@ def test_messages_before_the_subscription_arrived_are_counted_as_lost() -> None:
 
 def test_what_came_from_the_subscriber_is_not_lost_for_it() -> None:
     world, one, other = with_two()
-    client = world.connect("client")
-    client.publish("t", b"x", qos=1)
+    world.connect("client").publish("t", b"x", qos=1)
     world.advance(0.1)
     for number, neighbour in enumerate((one, other), 1):
         neighbour.send(ping((FILTERS, wish("t", age=1000))))

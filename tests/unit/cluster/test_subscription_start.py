@@ -109,8 +109,7 @@ def test_trimmed_messages_may_be_newer_than_a_subscription() -> None:
 def met(limits: Limits = DEFAULTS) -> World:
     """A node that has met another origin."""
     world = World(discovery="static", routing="flood", limits=limits)
-    neighbour = Neighbour(world, 101).child()
-    neighbour.send(message(sequence=7))
+    Neighbour(world, 101).child().send(message(sequence=7))
     assert len(world.node.cluster.forwarder.vector) > 1
     return world
 

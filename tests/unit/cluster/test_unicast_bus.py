@@ -97,8 +97,7 @@ def test_a_full_listing_still_has_room_for_what_the_federation_needs() -> None:
     own = world.node.cluster.directory.database.own.entries
     assert sum(key[:1] in (CLIENT, GROUP) for key in own) <= 30
     assert world.counters.sessions_unannounced + world.counters.groups_refused > 0
-    client = world.connect("late")
-    client.send(b"\x82\x07\x00\x01\x00\x00\x01z\x00")
+    world.connect("late").send(b"\x82\x07\x00\x01\x00\x00\x01z\x00")
     world.advance(1)
     assert INTEREST + b"z" in own
     two = Neighbour(world, 102, routing="topic").child()

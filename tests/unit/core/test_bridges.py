@@ -115,8 +115,7 @@ def test_subscriptions_of_a_bridge_have_no_local_and_retain_as_published(level: 
 
 def test_a_session_of_a_bridge_keeps_its_options_while_it_is_away() -> None:
     world = World()
-    client = bridge(world, "b", 4, "#", clean=False)
-    client.vanish()
+    bridge(world, "b", 4, "#", clean=False).vanish()
     world.connect("other", 4).send(Publish("t", b"x", 1, retain=True, packet_id=1))
     client = world.open(4)
     connect = connect_packet("b", 4, clean=False)

@@ -90,8 +90,7 @@ def test_a_client_may_end_between_two_turns_of_a_shutdown() -> None:
     clients = many(world, keep_alive=10)
     while not closed(clients):
         turn(world)
-    gone = next(client for client in clients if not client.transport.closing)
-    gone.vanish()
+    next(client for client in clients if not client.transport.closing).vanish()
     world.advance(1)
     assert closed(clients) == COUNT - 1
     assert world.counters.keep_alive_timeout == COUNT - 1

@@ -31,8 +31,7 @@ MIB = 1 << 20
 
 def away(world: World, name: str, topic: str = "q/#") -> None:
     """A client with a kept session that is gone."""
-    client = world.connect(name, clean=False, properties={0x11: 3600}).subscribed(topic, qos=1)
-    client.vanish()
+    world.connect(name, clean=False, properties={0x11: 3600}).subscribed(topic, qos=1).vanish()
 
 
 def fill(world: World, topic: str, messages: int, size: int = 100_000) -> None:
@@ -84,8 +83,7 @@ def test_room_that_has_become_free_is_used_again() -> None:
     fill(world, "q/1", 100)
     dropped = world.counters.dropped_memory
     assert dropped
-    back = world.connect("c", clean=True)
-    back.vanish()
+    world.connect("c", clean=True).vanish()
     world.advance(3.0)
     away(world, "d")
     fill(world, "q/1", 20)
@@ -359,8 +357,7 @@ def test_filters_too_long_to_be_posted_become_everything() -> None:
 
 def counted(world: World) -> int:
     """Have a message come that nobody reads on, and return what is counted for it."""
-    client = world.connect("c")
-    client.send(b"\x30" + bytes((0xFF, 0xFF, 0xFF, 0x7F)) + b"x" * MIB)
+    world.connect("c").send(b"\x30" + bytes((0xFF, 0xFF, 0xFF, 0x7F)) + b"x" * MIB)
     return world.node.memory._waiting
 
 

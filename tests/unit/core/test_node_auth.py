@@ -367,8 +367,7 @@ def test_the_time_of_one_exchange_does_not_end_the_next() -> None:
 def test_a_session_goes_on_for_who_authenticates_on_the_next_connection() -> None:
     there = world()
     keep = {Property.SESSION_EXPIRY_INTERVAL: 100}
-    client = authenticated(there, properties=keep).subscribed("t", qos=1)
-    client.vanish()
+    authenticated(there, properties=keep).subscribed("t", qos=1).vanish()
     there.connect("p").publish("t", b"kept", 1)
     again = authenticated(there, clean=False, properties=keep)
     assert again.connack.session_present

@@ -116,8 +116,7 @@ def test_an_answer_that_a_connect_does_not_wait_for_changes_nothing() -> None:
 @pytest.mark.parametrize("allowed", [False, True])
 def test_an_answer_after_the_end_of_its_connection_is_ignored(allowed: bool) -> None:
     world = World(hooks=Hooks(authenticate=True), connect_timeout=5.0)
-    client = world.open().sent(connect_packet("a", will=Will("t", b"gone")))
-    client.vanish()
+    world.open().sent(connect_packet("a", will=Will("t", b"gone"))).vanish()
     world.answer(Authenticate, allowed)
     assert not world.node.sessions
     assert world.counters.wills == 0
@@ -249,8 +248,7 @@ def test_subscribe_waits_and_is_answered_for_each_filter(version: int) -> None:
 
 def test_a_subscribe_whose_answer_comes_too_late_is_not_granted() -> None:
     world = World(hooks=Hooks(topics=True))
-    client = world.connect("a", 4, clean=False)
-    client.send(Subscribe(3, [SubscriptionRequest("t", 1)]))
+    world.connect("a", 4, clean=False).send(Subscribe(3, [SubscriptionRequest("t", 1)]))
     takes_over(world)
     world.answer(AuthorizeSubscribe, [True])
     assert not world.session("a").subscriptions
@@ -280,8 +278,7 @@ def test_shared_subscriptions_go_to_a_member_that_may_receive() -> None:
 def test_a_receiver_that_left_before_the_answer_gets_nothing() -> None:
     world = World(hooks=Hooks(topics=True))
     leaver, stays = subscribed(world, "leaver"), subscribed(world, "stays")
-    client = world.connect("a")
-    client.publish("t", b"x", 1)
+    world.connect("a").publish("t", b"x", 1)
     world.answer(AuthorizePublish, True)
     leaver.disconnect()
     world.answer(AuthorizeReceive, everything)

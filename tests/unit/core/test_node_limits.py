@@ -114,8 +114,7 @@ def test_a_packet_that_only_servers_send_closes_the_client(kind) -> None:
 
 def test_a_long_client_id_does_not_fill_the_log() -> None:
     world = World()
-    client = world.connect("x" * 60_000)
-    client.send(b"\x00\x00")
+    world.connect("x" * 60_000).send(b"\x00\x00")
     refused = World(allow_anonymous=False)
     refused.open().send(connect_packet("x" * 60_000 + "\n"))
     assert all(len(line) < 300 and "\n" not in line for line in world.logged + refused.logged)

@@ -363,8 +363,7 @@ def test_a_bad_topic_alias_closes_its_publisher(alias: int, reason: int) -> None
 def test_aliases_end_with_their_connection() -> None:
     world = World()
     keep = {P.SESSION_EXPIRY_INTERVAL: 100}
-    client = world.connect("a", properties=keep)
-    client.publish("t", properties={P.TOPIC_ALIAS: 1})
+    world.connect("a", properties=keep).publish("t", properties={P.TOPIC_ALIAS: 1})
     client = world.connect("a", clean=False, properties=keep)
     client.publish("", properties={P.TOPIC_ALIAS: 1})
     assert client.last_reason() == ReasonCode.PROTOCOL_ERROR

@@ -88,8 +88,7 @@ def test_shared_subscriptions_get_no_retained_messages() -> None:
 def test_a_resumed_session_gets_no_retained_messages_again() -> None:
     world = World()
     world.connect("p").publish("t", b"x", retain=True)
-    client = world.connect("s", 4, clean=False).subscribed("t")
-    client.vanish()
+    world.connect("s", 4, clean=False).subscribed("t").vanish()
     assert world.connect("s", 4, clean=False).inbox == []
 
 
@@ -119,8 +118,7 @@ def test_an_interval_of_0_reaches_subscribers_as_a_second(qos: int) -> None:
 def test_retained_messages_expire() -> None:
     """MQTT-3.3.2-5, -6."""
     world = World()
-    publisher = world.connect("p")
-    publisher.publish(
+    world.connect("p").publish(
         "t", b"x", retain=True, properties={P.MESSAGE_EXPIRY_INTERVAL: 10, P.CONTENT_TYPE: "c"}
     )
     world.advance(4)

@@ -37,8 +37,7 @@ def told(packets: list) -> list:
 def test_messages_wait_for_a_client_that_is_away(version: int) -> None:
     """MQTT-4.1.0-1, MQTT-3.1.2-5 of 3.1.1: QoS 1 and 2, in order; QoS 0 is not kept."""
     world = World()
-    client = come(world, version).subscribed("t", qos=2)
-    client.vanish()
+    come(world, version).subscribed("t", qos=2).vanish()
     publisher = world.connect("p")
     for number, qos in enumerate([1, 0, 2, 1], 1):
         publisher.publish("t", b"%d" % number, qos, packet_id=number)

@@ -80,8 +80,7 @@ def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
 
 def test_packets_that_wait_for_a_plugin_are_waited_for() -> None:
     world = World(hooks=Hooks(topics=True))
-    old = world.connect("c", will=WILL)
-    old.send(Publish("t", b"1"), Publish("t", b"2"), Disconnect())
+    world.connect("c", will=WILL).send(Publish("t", b"1"), Publish("t", b"2"), Disconnect())
     new = reconnects(world)
     new.send(Publish("t", b"3"))
     for _ in range(2):
@@ -164,8 +163,7 @@ def test_a_connection_that_ends_in_line_begins_no_session(
     kept = {Property.SESSION_EXPIRY_INTERVAL: 60}
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
-    second = world.open().sent(connect_packet("c", clean=clean, properties=kept), *behind)
-    second.vanish()
+    world.open().sent(connect_packet("c", clean=clean, properties=kept), *behind).vanish()
     world.advance(0.1)
     assert old.closed
     assert not world.node.connections
@@ -180,8 +178,7 @@ def test_the_will_of_a_client_that_goes_while_it_waits_is_sent() -> None:
     listener = subscriber(world)
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
-    second = world.open().sent(connect_packet("c", will=WILL))
-    second.vanish()
+    world.open().sent(connect_packet("c", will=WILL)).vanish()
     world.advance(0.1)
     assert listener.payloads() == [b"0"] * 3 + [b"gone"]
 

@@ -104,8 +104,7 @@ def test_topics_with_the_same_receivers_share_a_route(qos: int) -> None:
 def test_a_wildcard_filter_that_does_not_match_leaves_a_route_alone() -> None:
     world = World()
     world.connect("s").subscribe("a/+", qos=1)
-    publisher = world.connect("p")
-    publisher.publish("a/1", b"x", 1)
+    world.connect("p").publish("a/1", b"x", 1)
     dispatcher = world.node.dispatcher
     before = dispatcher.routes[b"a/1"]
     steps = dispatcher.trie.steps

@@ -263,8 +263,7 @@ def test_averages_approach_the_rate() -> None:
 
 def test_many_sessions_are_not_asked(told: Told) -> None:
     world = told.world
-    client = world.connect("away", 4, clean=False).subscribed("q", qos=1)
-    client.disconnect()
+    world.connect("away", 4, clean=False).subscribed("q", qos=1).disconnect()
     other = world.connect("here").subscribed("q", qos=1)
     other.publish("q", b"wait", 1, packet_id=1)
     assert told.topics.values(world.now)["messages/inflight"] == "1"

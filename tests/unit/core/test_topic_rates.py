@@ -111,8 +111,7 @@ def test_messages_off_the_fast_path_are_counted() -> None:
 
 def test_nothing_is_counted_when_it_is_switched_off() -> None:
     world = World(topic_rates=False)
-    client = world.connect("p")
-    client.send(packet("a"))
+    world.connect("p").send(packet("a"))
     assert world.node.traffic is None
     assert world.node.dispatcher.tally is None
 

@@ -287,8 +287,7 @@ def test_a_rule_of_one_direction_publishes_nothing_at_its_source(
     put(here, "both", b"ours")
     put(there, "both", b"theirs")
     put(there, "t", b"2")
-    joined = Joined(rule, here=here, foreign=there)
-    joined.advance(QUIET + 5)
+    Joined(rule, here=here, foreign=there).advance(QUIET + 5)
     assert (retained(here), retained(there)) == (ours, theirs)
 
 

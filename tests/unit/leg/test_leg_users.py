@@ -76,8 +76,7 @@ def test_no_client_takes_its_session(away: bool) -> None:
         leg.vanish()
     for user in (None, "anna", LEG_OWNER):
         assert enter(world, user, "tcp").connack.code == 0x85
-    publisher = world.connect("p")
-    publisher.publish("a", b"1", qos=1, packet_id=1)
+    world.connect("p").publish("a", b"1", qos=1, packet_id=1)
     if away:
         leg = enter(world)
         assert leg.connack.session_present

@@ -98,8 +98,7 @@ def test_what_is_wrong_drops_the_image_and_the_owner_hears_it(packet: bytes, why
 
 def test_a_second_end_of_the_snapshot_is_wrong() -> None:
     world = lone()
-    owner = begun(world)
-    owner.send(encode_stream(END, 1, 8, frame()), encode_stream(END, 1, 9, frame()))
+    begun(world).send(encode_stream(END, 1, 8, frame()), encode_stream(END, 1, 9, frame()))
     assert world.counters.image_faults == 1
 
 
@@ -167,15 +166,13 @@ def test_when_the_link_is_lost_a_whole_image_stays_and_another_goes() -> None:
     (image,) = images(world)
     assert image.key[0] == (1).to_bytes(8, "big")
     # Its next incarnation begins: nobody needs it any more.
-    again = Neighbour(world, 1, boot=2)
-    again.send(encode_stream(BEGIN, 1, 0))
+    Neighbour(world, 1, boot=2).send(encode_stream(BEGIN, 1, 0))
     assert [image.key[1] for image in images(world)] == [2]
 
 
 def test_how_many_bytes_images_have_is_posted() -> None:
     world = lone(limits=DEFAULTS.replace(link_requests=1e9))
-    owner = begun(world)
-    owner.send(encode_stream(END, 1, 8, frame(3 << 20)))
+    begun(world).send(encode_stream(END, 1, 8, frame(3 << 20)))
     world.advance(0.1)
     world.node.images._post(world.now + POST_INTERVAL_S)
     assert world.node.cluster.database.own_entry(IMAGES) == b"\0\0\0\3"

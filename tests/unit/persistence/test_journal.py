@@ -67,8 +67,7 @@ def test_a_session_comes_back(version: int) -> None:
     assert back.connack.session_present is True
     assert back.payloads() == [b"away"]
     back.send(Puback(1))
-    publisher = again.connect("p")
-    publisher.publish("a/2", b"live", 2)
+    again.connect("p").publish("a/2", b"live", 2)
     assert back.payloads() == [b"live"]
 
 
@@ -143,8 +142,7 @@ def test_messages_in_flight_are_repeated_with_their_identifiers() -> None:
 def test_a_qos_2_message_is_taken_once() -> None:
     """The publisher repeats it because it has not heard of our PUBREC."""
     world = Durable()
-    listener = durable_client(world, "l").subscribed("a", qos=2)
-    listener.vanish()
+    durable_client(world, "l").subscribed("a", qos=2).vanish()
     durable_client(world, "p").publish("a", b"once", 2, 9)
     again = world.again()
     publisher = durable_client(again, "p")
@@ -154,8 +152,7 @@ def test_a_qos_2_message_is_taken_once() -> None:
     assert publisher.take() == [Pubcomp(9)]
     assert durable_client(again, "l").payloads() == [b"once"]
     third = again.again()
-    publisher = durable_client(third, "p")
-    publisher.publish("a", b"another", 2, 9)
+    durable_client(third, "p").publish("a", b"another", 2, 9)
     assert b"another" in durable_client(third, "l").payloads()
 
 
@@ -278,8 +275,7 @@ def test_setting_the_clock_expires_no_session(days: int) -> None:
     world = Durable()
     options = {Property.SESSION_EXPIRY_INTERVAL: 3600}
     world.node.set_wall(1.7e9 - days * 86_400, world.now)
-    client = durable_client(world, properties=options).subscribed("a", qos=1)
-    client.vanish()
+    durable_client(world, properties=options).subscribed("a", qos=1).vanish()
     publisher = world.connect("p")
     publisher.publish("a", b"waits", 1, 1, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
     publisher.publish(
@@ -698,8 +694,7 @@ def test_output_does_not_wait_for_acknowledgements_that_wait() -> None:
 
 def lazy(**options: Any) -> Durable:
     world = Durable(**options)
-    listener = durable_client(world, "l").subscribed("a/#", qos=2)
-    listener.vanish()
+    durable_client(world, "l").subscribed("a/#", qos=2).vanish()
     world.files.lazy = True
     return world
 
@@ -859,8 +854,7 @@ def test_a_client_whose_output_waits_beyond_its_limit_is_closed() -> None:
 def test_messages_of_a_session_may_exceed_the_output_limit(sync: bool) -> None:
     """A session's messages, retained ones: else they could never come, however fast the disk is."""
     world = Durable(sync=sync, limits=Limits(client_backlog_bytes=1000))
-    client = durable_client(world).subscribed("a/#", qos=1)
-    client.vanish()
+    durable_client(world).subscribed("a/#", qos=1).vanish()
     publisher = world.connect("p")
     for number in range(1, 21):
         publisher.publish("a/1", b"x" * 200, 1, number)
@@ -964,8 +958,7 @@ def test_publishers_are_not_read_while_the_disk_is_behind() -> None:
 
 def test_async_durability_goes_on_without_a_disk_and_logs_it_once() -> None:
     world = Durable()
-    listener = durable_client(world, "l").subscribed("a", qos=1)
-    listener.vanish()
+    durable_client(world, "l").subscribed("a", qos=1).vanish()
     world.files.broken = "No space left on device"
     publisher = world.connect("p")
     for number in range(1, 6):
@@ -996,8 +989,7 @@ def test_async_durability_goes_on_without_a_disk_and_logs_it_once() -> None:
 
 def test_sync_durability_acknowledges_nothing_that_is_not_written() -> None:
     world = Durable(sync=True)
-    listener = durable_client(world, "l").subscribed("a", qos=1)
-    listener.vanish()
+    durable_client(world, "l").subscribed("a", qos=1).vanish()
     world.files.broken = "No space left on device"
     publisher = world.connect("p")
     for number in range(1, 6):

@@ -347,8 +347,7 @@ def test_a_stream_that_has_grown_is_begun_anew_at_the_same_standby() -> None:
 def test_a_stream_begins_in_a_turn_that_has_recorded_a_session() -> None:
     """Its first frame has what was recorded before, with indexes of origins of the last stream."""
     world, standby = synced()
-    client = kept(world)
-    client.publish("a", b"1", 1, 1)
+    kept(world).publish("a", b"1", 1, 1)
     world.pass_time(0.2)
     [recorded] = standby.contents.sessions.values()
     recorder = world.node.sessions["k"].recorder

@@ -81,8 +81,7 @@ def test_an_image_that_is_dropped_is_freed() -> None:
     world.node.connection_lost(owner.conn, "closed by peer", world.now)
     world.advance(1.0)
     assert world.node.counters.promotions == 1
-    again = Neighbour(world, 1, boot=2).child()
-    again.send(encode_stream(BEGIN, 1, 0))
+    Neighbour(world, 1, boot=2).child().send(encode_stream(BEGIN, 1, 0))
     world.advance(1.0)
     gc.collect()
     images = (each for each in gc.get_objects() if isinstance(each, Image))

@@ -311,8 +311,7 @@ def test_members_at_this_broker_come_first(qos: int) -> None:
 def test_members_that_are_away_or_behind_come_later() -> None:
     world, (one, _) = cluster()
     post(world, 101, 1)
-    client = world.connect("m", properties={17: 1000}).subscribed("$share/g/t", qos=1)
-    client.vanish()
+    world.connect("m", properties={17: 1000}).subscribed("$share/g/t", qos=1).vanish()
     publisher = world.connect("p")
     publisher.publish("t", b"|away", 1)
     assert [choice and choice.entries for _, choice in chosen(one)] == [at(101)]
