@@ -3,7 +3,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqttree.broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
@@ -21,6 +21,7 @@ BODIES = st.lists(
 
 
 @settings(max_examples=examples(200), deadline=None)
+@example([(0x30, bytes(300)), (0x32, bytes(16_384)), (0x34, b"x")], [1])
 @given(BODIES, st.lists(st.integers(1, 200), min_size=1, max_size=10))
 def test_any_cutting_gives_the_same_packets(
     bodies: list[tuple[int, bytes]], sizes: list[int]
