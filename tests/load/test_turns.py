@@ -271,9 +271,7 @@ def test_a_session_comes_from_another_broker() -> None:
     for data in parts[:-1]:
         part(data)
     what = f"a session of {FILTERS} subscriptions comes"
-    longest(
-        world, what, lambda: part(parts[-1]), lambda: pull.state in (State.RESTING, State.CLOSING)
-    )
+    longest(world, what, lambda: part(parts[-1]), lambda: pull.state in (State.ENDING, State.OVER))
 
 
 @pytest.mark.parametrize("filters", [1, FILTERS])
