@@ -253,7 +253,7 @@ class FakeClient:
         self.send(Subscribe(7, requests, properties))
         return self._answer(Suback).codes
 
-    def subscribed(self, *filters: str, **options: Any) -> Self:
+    def subscribed(self, *filters: str | SubscriptionRequest, **options: Any) -> Self:
         """Subscribe as `subscribe` does; returns the client."""
         self.subscribe(*filters, **options)
         return self

@@ -85,8 +85,8 @@ class Other:
             self.version += 1
             self.neighbour = Neighbour(self.world, 101).child()
             self.sessions = {key: entry(self.stamp) for key in sorted(some)}
-            told = [(CLIENT + key, value) for key, value in self.sessions.items()]
-            self.neighbour.known(*told, number=self.version)
+            entries = [(CLIENT + key, value) for key, value in self.sessions.items()]
+            self.neighbour.known(*entries, number=self.version)
 
 
 @given(steps)
