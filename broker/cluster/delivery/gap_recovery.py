@@ -32,6 +32,7 @@ from mqttree.broker.cluster.delivery.origin_feeds import PATIENCE_S, OriginFeeds
 from mqttree.broker.cluster.delivery.origin_questions import MAX_QUESTIONS, OriginQuestions
 from mqttree.broker.cluster.delivery.orphans import EARLIER
 from mqttree.broker.cluster.delivery.paced_release import PacedRelease
+from mqttree.broker.cluster.delivery.subscription_start import newest
 from mqttree.broker.cluster.delivery.tree_paths import HOLD_S, TreePaths
 from mqttree.broker.cluster.directory.link_state_directory import (
     ROUTING,
@@ -330,6 +331,7 @@ class GapRecovery:
         if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
             self._above.evaluated.owe(session, key, old)
         if missing:
+            feed.forget_questions(newest(session))
             self.lose(feed)
             if not self._orphans.reachable(feed):
                 self.want(key, missing, self.node.now)

@@ -324,6 +324,12 @@ class OrderedFeed:
         for question in self.questions.values():
             question.outdated = True
 
+    def forget_questions(self, until: float) -> None:
+        """Take no answer to a question that was asked at `until` (s) or before: it had not the
+        filters of a session that has come since."""
+        for number in [number for number, open in self.questions.items() if open.at <= until]:
+            del self.questions[number]
+
     def wait(self) -> None:
         """Note that messages are held from now on."""
         if not self.held:

@@ -98,6 +98,12 @@ def oldest(session: Session) -> SubscriptionStart | None:
     return next((s.start for s in session.subscriptions.values()), None)
 
 
+def newest(session: Session) -> float:
+    """Return when a session got its last subscription here (s); 0: that does not matter."""
+    start = next((s.start for s in reversed(session.subscriptions.values())), None)
+    return 0.0 if start is None else start.at
+
+
 def older(session: Session, key: bytes, number: int) -> bool:
     """Whether the message with number `number` of the origin `key` turned out to be older than a
     `session` from another broker, where that was not known."""

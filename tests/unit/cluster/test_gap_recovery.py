@@ -263,8 +263,28 @@ def test_messages_that_all_are_about_to_get_are_not_for_one_session_alone() -> N
         asking.gap_recovery.release.put_by(
             feed, HeldMessage(number, Message(b"t", b"", 1, False, b"", None, None), None)
         )  # type: ignore[arg-type]
-    asking.gap_recovery.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
+    asking.gap_recovery.fetch(subscribed(0.0), asking.key, [(490, 700)])
     assert alone == [(490, 500), (601, 610)]
+
+
+def subscribed(at: float) -> Any:
+    """A session that subscribed at a time (s)."""
+    return SimpleNamespace(subscriptions={"t": SimpleNamespace(start=SimpleNamespace(at=at))})
+
+
+def test_an_answer_from_before_a_session_came_settles_nothing_that_it_lacks() -> None:
+    """The origin did not know its filters when it was asked, so that what they match is not in the
+    answer."""
+    asking = Asking()
+    asking.evaluated.ranges_fetched_for_one_session = lambda key: []
+    before = asking.ask()
+    asking.gap_recovery.fetch(subscribed(1.0), asking.key, [(1, 9)])
+    asking.answer(before, 9)
+    assert asking.feed.settled == 0
+    behind = asking.ask()
+    asking.gap_recovery.fetch(subscribed(0.9), asking.key, [(1, 9)])
+    asking.answer(behind, 9)
+    assert asking.feed.settled == 9
 
 
 def test_an_answer_from_before_a_path_change_gives_no_source() -> None:
