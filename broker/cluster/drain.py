@@ -27,7 +27,7 @@ from mqttree.broker.base.record import Record
 from mqttree.broker.cluster.directory.link_state_directory import CLIENTS_AT, DRAINING
 from mqttree.broker.cluster.link.control_records import ASK_SEEN
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.client_registry import ClientRegistry
-    from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.session import Session
 
 DRAIN_TIMEOUT_S = 30.0
@@ -150,7 +149,7 @@ class Standbys(Protocol):
         gone."""
 
 
-class DrainedBroker(CoreBroker, Protocol):
+class DrainedBroker(ServingBroker, Protocol):
     """What a drain asks of the broker that is to be stopped."""
 
     drain: Drain | None
@@ -165,16 +164,8 @@ class DrainedBroker(CoreBroker, Protocol):
         """The standbys of both sides."""
 
     @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
-
-    @property
     def clients(self) -> ClientRegistry:
         """The clients that are connected."""
-
-    def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """End a `session` that no other broker has taken. `source`: the connection that caused it,
-        None if none did."""
 
 
 class Drain:

@@ -2,8 +2,8 @@
 
 What it may know: `auth`, `config`, `routing`, `base` and `wire`. The cluster and the journal are
 above it and known to it by the Protocols in `ports` alone; what it offers to them in turn is in
-`local_broker`, what its own modules share in `core_broker`. A broker that is alone and keeps
-nothing has `ports.NullJournal`.
+`local_broker`, what its own modules share in `core_broker` and `serving_broker`. A broker that is
+alone and keeps nothing has `ports.NullJournal`.
 
 * Bytes come to `connection`, whose owner takes the packets: first `connect` (the handshake), then
   `client` with `client_packets` (of a leg `leg_packets`), or a link of the cluster.

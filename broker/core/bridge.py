@@ -52,9 +52,6 @@ class BridgeHost(ClientHost, Protocol):
     def bridges(self) -> Bridges:
         """The bridges of this broker."""
 
-    def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """Forget a session. `source`: the connection that is answered once that is durable."""
-
 
 class BridgePackets(ClientPackets):
     """A client that is another broker's bridge."""

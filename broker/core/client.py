@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mqttree.broker.auth.enhanced_auth import Authentication
 from mqttree.broker.core.capabilities import UNLIMITED, ReceiveWindow
 from mqttree.broker.core.connection import Connection, Owner
-from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.effects import Event
 from mqttree.broker.core.reason_string import explain
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.core.session import Session
 from mqttree.broker.core.session_owner import LEG_LISTENER
 from mqttree.broker.wire.constants import ReasonCode
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mqttree.broker.auth.authorization import Rule
-    from mqttree.broker.core.delivery_queue import DeliveryQueue
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.effects import Effect, Hooks
-    from mqttree.broker.core.ports import Cluster, Journal
+    from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.retained_feed import RetainedFeeds
     from mqttree.broker.core.route import Route
@@ -49,39 +46,12 @@ class MemoryRoom(Protocol):
         """Whether there is room for new clients and filters."""
 
 
-class ClientHost(CoreBroker, Protocol):
+class ClientHost(ServingBroker, Protocol):
     """What a client asks of its broker."""
-
-    federated: bool
-    """Another broker was there: what is published is numbered and logged for it."""
-
-    @property
-    def dirty(self) -> list[Connection | DeliveryQueue]:
-        """Connections and sessions whose outbox is not empty."""
-
-    @property
-    def effects(self) -> list[Effect]:
-        """What the driver is to do; append."""
 
     @property
     def hooks(self) -> Hooks:
         """The hooks that plugins implement."""
-
-    @property
-    def journal(self) -> Journal:
-        """Records what is to survive a restart of this broker."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Subscriptions of all sessions, and the way of every message to them."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
 
     @property
     def feeds(self) -> RetainedFeeds:

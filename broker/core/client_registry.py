@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import GRAIN, TimerWheel
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.encode import encode_packet
 from mqttree.broker.wire.packets import Disconnect
 from mqttree.broker.wire.properties import Property
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.delivery_queue import DeliveryQueue
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.session_registry import SessionRegistry
     from mqttree.broker.core.wills import Wills
@@ -28,26 +24,11 @@ CLOSED_WORK = 2 * costs.PACKET_WORK
 """steps for a client that gets DISCONNECT: its will is sent, its session may end."""
 
 
-class ClientsBroker(CoreBroker, Protocol):
+class ClientsBroker(ServingBroker, Protocol):
     """What connected clients ask of their broker."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Where members of shared subscriptions are."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The other brokers, which hear whether a member of a group is connected."""
-
-    @property
-    def dirty(self) -> list[Connection | DeliveryQueue]:
-        """Whose outbox is flushed at the end of this turn."""
 
     def client_disconnected(self, client: Client) -> None:
         """A client's connection ended (`ClientRegistry.gone`, and what else goes with it)."""
-
-    def end_session(self, session: Session, source: Connection | None) -> None:
-        """End a session here, with its subscriptions and its queue."""
 
     @property
     def session_registry(self) -> SessionRegistry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mqttree.broker.base import costs
 from mqttree.broker.base.timer_wheel import TimerWheel
@@ -12,13 +12,12 @@ from mqttree.broker.core.client import Client
 from mqttree.broker.core.connect import ConnectHandshake
 from mqttree.broker.core.connection import Nowhere
 from mqttree.broker.core.connection_states import State
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection, Transport
     from mqttree.broker.core.effects import Dial
     from mqttree.broker.core.flow_control import FlowControl
-    from mqttree.broker.core.ports import Cluster, Journal
 
 GONE_WORK = 5
 """steps for a connection that is gone."""
@@ -27,24 +26,12 @@ Open = Callable[[str, str, "Transport", float], "Connection"]
 """Makes a connection from the arguments of `ConnectionRegistry.made`."""
 
 
-class ConnectionsBroker(CoreBroker, Protocol):
-    """What the registry asks of its broker."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
-
-    @property
-    def journal(self) -> Journal:
-        """Records what is to survive a restart of this broker."""
-
-
 class ConnectionRegistry:
     """The connections of one broker that are not closed yet."""
 
     def __init__(
         self,
-        broker: ConnectionsBroker,
+        broker: ServingBroker,
         flow_control: FlowControl,
         connection: Open,
         handshake: Callable[[Connection], ConnectHandshake],

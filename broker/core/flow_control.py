@@ -8,15 +8,14 @@ no progress for `HOLD_TIMEOUT_S` holds publishers no longer.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mqttree.broker.base.turns import Rest
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.ports import Cluster
 
 HOLD_TIMEOUT_S = 0.5
 """s; longest time without progress for which one slow subscriber may hold back its publishers;
@@ -33,20 +32,12 @@ LOOKS = 5
 """at a subscriber without progress, at most, by a broker that is late for each of them."""
 
 
-class Flow(CoreBroker, Protocol):
-    """What flow control asks of its broker."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
-
-
 class FlowControl:
     """Which publishers are held, and for which reasons."""
 
     __slots__ = ("_broker", "_held", "_timers", "unheld")
 
-    def __init__(self, broker: Flow) -> None:
+    def __init__(self, broker: ServingBroker) -> None:
         self._broker = broker
         # Reason -> publishers that are not read, those that have waited longest first.
         self._held: dict[object, dict[Connection, None]] = {}

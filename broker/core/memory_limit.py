@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
 from mqttree.broker.core.client import Client
-from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import size_of
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.strings import shorten
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.delivery_queue import DeliveryQueue
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.ports import Cluster
-    from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
     from mqttree.broker.core.traffic_meter import TrafficMeter
     from mqttree.broker.wire.packets import Will
@@ -84,34 +81,11 @@ SAID = {
 }
 
 
-class MemoryBroker(CoreBroker, Protocol):
+class MemoryBroker(ServingBroker, Protocol):
     """What the count of memory asks of its broker."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Subscriptions of all sessions, and the way of every message to them."""
-
-    @property
-    def retained(self) -> RetainedStore:
-        """The retained messages of this broker."""
 
     traffic: TrafficMeter | None
     """Counts messages by topic; None: nothing does."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
-
-    @property
-    def connections(self) -> dict[Connection, None]:
-        """All connections of this broker that are not closed yet."""
-
-    def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """End a session here, with its subscriptions and its queue."""
 
 
 class MemoryLimit:

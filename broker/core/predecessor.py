@@ -20,17 +20,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mqttree.broker.core.client import Client
 from mqttree.broker.core.connection import Connection
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.wire.constants import ReasonCode
 from mqttree.broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from mqttree.broker.core.ports import Newcomer
-    from mqttree.broker.core.session import Session
 
 PREDECESSOR_SILENCE_S = 1.0
 PREDECESSOR_MAX_S = 5.0
@@ -47,14 +46,6 @@ CHECK_DELAY = 0.001
 CHECK_INTERVAL = 0.005
 """s until the first look at what is left, and between two more. A turn of the event loop is usually
 enough."""
-
-
-class PredecessorsBroker(CoreBroker, Protocol):
-    """What waiting for older connections asks of its broker."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
 
 
 class Line:
@@ -78,7 +69,7 @@ class Predecessors:
     """Holds new connections back until the old ones of the same clients have been read to their
     end."""
 
-    def __init__(self, node: PredecessorsBroker) -> None:
+    def __init__(self, node: ServingBroker) -> None:
         self._node = node
         self._lines: dict[str, Line] = {}
 

@@ -3,33 +3,19 @@ passed on to others. Runs of plain packets go by `qos_fast_path`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.serving_broker import ServingBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.ports import Cluster
-
-
-class PublishingBroker(CoreBroker, Protocol):
-    """What publishing asks of its broker."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """The way to subscribers here."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
 
 
 class Publisher:
     """Publishes messages of local clients and of this broker."""
 
-    def __init__(self, broker: PublishingBroker) -> None:
+    def __init__(self, broker: ServingBroker) -> None:
         self._broker = broker
 
     def publish(self, message: Message, source: Connection | None) -> None:

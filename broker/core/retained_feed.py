@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.core.session import Session, Subscription
 from mqttree.routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.retained_store import RetainedStore
+    pass
 
 SEARCH_STEPS_PER_TURN = 1000
 """steps of the search for retained messages that new subscriptions get, in one turn: a filter
@@ -38,18 +38,10 @@ class _Feed:
         self.found: Iterator[Message | None] = iter(())
 
 
-class RetainedBroker(CoreBroker, Protocol):
-    """What sending retained messages asks of its broker."""
-
-    @property
-    def retained(self) -> RetainedStore:
-        """The retained messages of this broker."""
-
-
 class RetainedFeeds:
     """The retained messages that are still to be sent to the sessions of a node."""
 
-    def __init__(self, node: RetainedBroker) -> None:
+    def __init__(self, node: ServingBroker) -> None:
         self._node = node
         self._feeds: dict[Session, _Feed] = {}
 

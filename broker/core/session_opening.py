@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.core.memory_limit import will_memory
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.core.session import NEVER, Session, SessionHost
 from mqttree.broker.core.topic_alias import TopicAliases
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE
@@ -15,25 +16,11 @@ if TYPE_CHECKING:
     from mqttree.broker.core.access_control import AccessControl
     from mqttree.broker.core.client_registry import ClientRegistry
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.ports import Cluster
     from mqttree.broker.wire.packets import Connect
 
 
-class OpeningHost(SessionHost, Protocol):
+class OpeningHost(ServingBroker, SessionHost, Protocol):
     """What opening a session asks of its broker."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Subscriptions of all sessions, and the way of every message to them."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
 
     @property
     def access_control(self) -> AccessControl:
@@ -42,9 +29,6 @@ class OpeningHost(SessionHost, Protocol):
     @property
     def clients(self) -> ClientRegistry:
         """The clients that are connected."""
-
-    def end_session(self, session: Session, source: Connection | None, /) -> None:
-        """Forget a session. `source`: the connection that is answered once that is durable."""
 
 
 def open_session(

@@ -6,32 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mqttree.broker.base import costs
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.core.session import NEVER, Session, SessionHost
 
 if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.wills import Wills
 
 
-class RegistryBroker(SessionHost, Protocol):
+class RegistryBroker(ServingBroker, SessionHost, Protocol):
     """What the session registry asks of its broker."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Where sessions have their subscriptions."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The other brokers, which hear where a session is."""
-
-    @property
-    def journal(self) -> Journal:
-        """What keeps sessions over a restart."""
-
-    def end_session(self, session: Session, source: Connection | None) -> None:
-        """Forget a session (`SessionRegistry.end`, and what else goes with it)."""
 
 
 class SessionRegistry:

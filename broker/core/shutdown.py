@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mqttree.broker.core.client import disconnect
 from mqttree.broker.core.client_registry import CLOSED_WORK
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.session import Session
-
-
-class Stopping(CoreBroker, Protocol):
-    """What a shutdown asks of its broker."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
-
-    @property
-    def connections(self) -> dict[Connection, None]:
-        """All connections of this broker that are not closed yet."""
+    pass
 
 
 class Shutdown:
     """Sends DISCONNECT to clients first, then to other brokers."""
 
-    def __init__(self, broker: Stopping, leave: Callable[[float], None]) -> None:
+    def __init__(self, broker: ServingBroker, leave: Callable[[float], None]) -> None:
         """`leave`: called with now (s) when the clients are gone, tells the other brokers."""
         self._broker = broker
         self._leave = leave

@@ -13,15 +13,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import Message
+from mqttree.broker.core.serving_broker import ServingBroker
 
 if TYPE_CHECKING:
     from mqttree.broker.base.counters import Counters
     from mqttree.broker.core.client_registry import ClientRegistry
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.retained_store import RetainedStore
-    from mqttree.broker.core.session import Session
 
 ROOT = "$SYS/broker/"
 
@@ -45,24 +42,12 @@ LOADS: dict[str, Callable[[Counters], int]] = {
 """Counters whose averages a minute are published."""
 
 
-class SysTopicsBroker(CoreBroker, Protocol):
+class SysTopicsBroker(ServingBroker, Protocol):
     """What the statistics ask of their broker."""
 
     @property
     def clients(self) -> ClientRegistry:
         """The clients that are connected."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Subscriptions of all sessions, and the way of every message to them."""
-
-    @property
-    def retained(self) -> RetainedStore:
-        """The retained messages of this broker."""
 
 
 class Load:

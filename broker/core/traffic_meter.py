@@ -4,13 +4,13 @@ and which topics clients publish to most. Read every ten seconds, from counters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqttree.broker.core.core_broker import CoreBroker
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.core.topic_rates import TOP, Average, TopicRates
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.dispatcher import Dispatcher
+    pass
 
 PERIOD: Final = 10.0
 """s between two readings."""
@@ -50,18 +50,10 @@ class Topics(NamedTuple):
     """What is published to all others together (messages/s)."""
 
 
-class MeterBroker(CoreBroker, Protocol):
-    """What the meter asks of its broker."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Counts topics, and knows who gets them."""
-
-
 class TrafficMeter:
     """Reads the counters of one broker."""
 
-    def __init__(self, host: MeterBroker) -> None:
+    def __init__(self, host: ServingBroker) -> None:
         """Begin to count. `host`: the broker, which has no clients yet."""
         self._host = host
         self._tally = host.dispatcher.count_topics()

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from mqttree.broker.core.core_broker import CoreBroker
 from mqttree.broker.core.message import message_of
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.wire.properties import Property
 from mqttree.broker.wire.strings import is_own, shorten
 
 if TYPE_CHECKING:
-    from mqttree.broker.core.ports import Cluster
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.session import Session
     from mqttree.broker.wire.packets import Will
@@ -22,23 +21,12 @@ CLAIMS_S = 0.5
 """s in which a broker that has met others hears from its standby which wills are published."""
 
 
-class WillsBroker(CoreBroker, Protocol):
+class WillsBroker(ServingBroker, Protocol):
     """What wills ask of their broker."""
-
-    federated: bool
-    """Whether there may be other brokers."""
 
     @property
     def publisher(self) -> Publisher:
         """Takes over messages that were published here."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The other brokers, where clients may have connected since."""
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """All sessions of this broker, connected or not, by client id."""
 
 
 class Wills:

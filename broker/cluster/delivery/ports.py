@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
@@ -53,10 +52,6 @@ class DeliveringBroker(MemberBroker, Protocol):
     @property
     def hooks(self) -> Hooks:
         """The hooks that plugins implement."""
-
-    @property
-    def dirty(self) -> list[Connection | DeliveryQueue]:
-        """Whose outbox is flushed at the end of this turn: all that are not empty."""
 
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]
