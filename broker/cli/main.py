@@ -221,6 +221,42 @@ def _add_others(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
+RUN_FLAGS = (
+    ("--listen", "HOST:PORT", "address of the default listener (0.0.0.0:1883)"),
+    ("--name", "NAME", "name of this broker in logs and status (machine and port)"),
+    ("--data-dir", "DIR", "folder of the broker's key, boot number and journal (none)"),
+    (
+        "--durability",
+        "none|async|sync",
+        "what survives: nothing, kill -9, a power cut (async with a data directory)",
+    ),
+    ("--cluster", "NAME", "cluster name; only brokers of one cluster federate (mqttree)"),
+    ("--secret-file", "FILE", "file with the cluster's secret; brokers without it cannot join"),
+    ("--discovery", "multicast|static|dns|off", "how brokers find each other (multicast)"),
+    ("--seed", "HOST:PORT", "address of a broker to ask first; may be repeated"),
+    ("--advertise", "HOST:PORT", "address that this broker announces to other brokers"),
+    ("--routing", "|".join(ROUTINGS), "which links a message takes (topic)"),
+    (
+        "--admin",
+        "HOST:PORT",
+        f"address of the admin port: health, metrics, state ({DEFAULT_ADMIN} if free)",
+    ),
+    (
+        "--admin-token-file",
+        "FILE",
+        "file of the token that requests to the admin port need; made if there is none",
+    ),
+    (
+        "--wait-for",
+        "BROKERS",
+        "brokers, this one included, to be seen before /readyz says yes (1)",
+    ),
+    ("--log-level", "debug|info|warning|error", "lowest level that is logged (info)"),
+    ("--log-format", "text|json", "lines of text or JSON objects (text)"),
+)
+"""Flags of a broker that take one value, and the one that may be repeated."""
+
+
 def _add_run(run: Parser) -> None:
     run.add_argument(
         "-c",
@@ -228,81 +264,34 @@ def _add_run(run: Parser) -> None:
         metavar="FILE",
         help="configuration file: amqtt's YAML with a `federation:` section",
     )
-    run.add_argument(
-        "--listen", metavar="HOST:PORT", help="address of the default listener (0.0.0.0:1883)"
-    )
-    run.add_argument(
-        "--name", metavar="NAME", help="name of this broker in logs and status (machine and port)"
-    )
-    run.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="folder of the broker's key, boot number and journal (none)",
-    )
-    run.add_argument(
-        "--durability",
-        metavar="none|async|sync",
-        help="what survives: nothing, kill -9, a power cut (async with a data directory)",
-    )
-    run.add_argument(
-        "--cluster",
-        metavar="NAME",
-        help="cluster name; only brokers of one cluster federate (mqttree)",
-    )
-    run.add_argument(
-        "--secret-file",
-        metavar="FILE",
-        help="file with the cluster's secret; brokers without it cannot join",
-    )
-    run.add_argument(
-        "--discovery",
-        metavar="multicast|static|dns|off",
-        help="how brokers find each other (multicast)",
-    )
-    run.add_argument(
-        "--seed",
-        metavar="HOST:PORT",
-        action="append",
-        help="address of a broker to ask first; may be repeated",
-    )
-    run.add_argument(
-        "--advertise",
-        metavar="HOST:PORT",
-        help="address that this broker announces to other brokers",
-    )
-    run.add_argument(
-        "--routing", metavar="|".join(ROUTINGS), help="which links a message takes (topic)"
-    )
-    _add_admin_port(run)
-    run.add_argument(
-        "--log-level", metavar="debug|info|warning|error", help="lowest level that is logged (info)"
-    )
-    run.add_argument(
-        "--log-format", metavar="text|json", help="lines of text or JSON objects (text)"
-    )
+    for flag, metavar, text in RUN_FLAGS:
+        action = "append" if flag == "--seed" else "store"
+        run.add_argument(flag, metavar=metavar, action=action, help=text)
     # The broker ends when its standard input ends.
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
 
 
-def _add_admin_port(run: Parser) -> None:
-    run.add_argument(
-        "--admin",
-        metavar="HOST:PORT",
-        help=f"address of the admin port: health, metrics, state ({DEFAULT_ADMIN} if free)",
-    )
-    run.add_argument(
-        "--admin-token-file",
-        metavar="FILE",
-        help="file of the token that requests to the admin port need; made if there is none",
-    )
-    run.add_argument(
-        "--wait-for",
-        metavar="BROKERS",
-        help="brokers, this one included, to be seen before /readyz says yes (1)",
-    )
-
-
 LEG_FLAGS = (
+    ("--password-file", "FILE", "file with the password there"),
+    ("--cafile", "FILE", "authority of its certificate"),
+    ("--cert", "FILE", "certificate to show there"),
+    ("--key", "FILE", "key of that certificate"),
+    (
+        "--as-user",
+        "USER",
+        "user of this broker whose rules count for what crosses (everything is allowed)",
+    ),
+    (
+        "--state-topic",
+        "TOPIC",
+        'where both brokers have a retained "1" while the leg is up, and "0" else; off: nowhere '
+        "(mqttree/leg/NAME/state)",
+    ),
+    (
+        "--retain",
+        "both|in|out|off",
+        "which way RETAIN crosses, and retained messages are compared; in: to here (both)",
+    ),
     ("--mqtt", "VERSION", "version of MQTT there: 5, 3.1.1, 3.1.1-plain or auto (auto)"),
     ("--max-qos", "0|1|2", "highest QoS of messages that cross (2)"),
     ("--start", "automatic|lazy|once", "connected always, while messages cross, or until lost"),
@@ -341,26 +330,6 @@ def _add_federate(federate: Parser) -> None:
         action="append",
         help="FILTER [in|out|both] [QOS] [LOCAL REMOTE], as in Mosquitto's file (# both 2); may be "
         "repeated",
-    )
-    federate.add_argument("--password-file", metavar="FILE", help="file with the password there")
-    federate.add_argument("--cafile", metavar="FILE", help="authority of its certificate")
-    federate.add_argument("--cert", metavar="FILE", help="certificate to show there")
-    federate.add_argument("--key", metavar="FILE", help="key of that certificate")
-    federate.add_argument(
-        "--as-user",
-        metavar="USER",
-        help="user of this broker whose rules count for what crosses (everything is allowed)",
-    )
-    federate.add_argument(
-        "--state-topic",
-        metavar="TOPIC",
-        help='where both brokers have a retained "1" while the leg is up, and "0" else; off: '
-        "nowhere (mqttree/leg/NAME/state)",
-    )
-    federate.add_argument(
-        "--retain",
-        metavar="both|in|out|off",
-        help="which way RETAIN crosses, and retained messages are compared; in: to here (both)",
     )
     for flag, metavar, text in LEG_FLAGS:
         federate.add_argument(flag, metavar=metavar, help=text)

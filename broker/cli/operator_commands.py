@@ -61,40 +61,43 @@ def run(arguments: argparse.Namespace) -> int:
     return command(arguments)
 
 
-def add_admin(parser: Parser) -> None:
-    """Add what says where an admin port is, and what opens it."""
-    parser.add_argument(
-        "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
-    )
-    parser.add_argument(
-        "--admin-token-file", metavar="FILE", help="file of the token that it asks for"
-    )
-    parser.add_argument(
-        "--admin-cafile", metavar="FILE", help="authority of its certificate, if it has TLS"
-    )
-    parser.add_argument("--admin-cert", metavar="FILE", help="certificate to show there")
-    parser.add_argument("--admin-key", metavar="FILE", help="key of that certificate")
+ADMIN_FLAGS: Final = (
+    ("--admin", "HOST:PORT", f"the broker's admin address ({DEFAULT_ADMIN})"),
+    ("--admin-token-file", "FILE", "file of the token that it asks for"),
+    ("--admin-cafile", "FILE", "authority of its certificate, if it has TLS"),
+    ("--admin-cert", "FILE", "certificate to show there"),
+    ("--admin-key", "FILE", "key of that certificate"),
+)
+"""Where an admin port is, and what opens it."""
+
+
+def _add_flags(parser: Parser, *flags: tuple[str, str, str]) -> None:
+    """Add flags with one value: name, what stands for the value, help."""
+    for flag, metavar, text in flags:
+        parser.add_argument(flag, metavar=metavar, help=text)
+
+
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
+    _add_flags(parser, *ADMIN_FLAGS)
 
 
 def _add_status(parser: Parser) -> None:
-    add_admin(parser)
+    _add_flags(parser, *ADMIN_FLAGS)
     parser.add_argument("--json", action="store_true", help="print /api/v1/federation as JSON")
 
 
 def _add_drain(parser: Parser) -> None:
-    add_admin(parser)
-    parser.add_argument(
-        "--rate",
-        metavar="CLIENTS_PER_S",
-        help="clients disconnected in a second (100, or more if there are many)",
-    )
-    parser.add_argument(
-        "--to",
-        metavar="HOST:PORT",
-        help="address where clients are to go (the other brokers, in turn)",
-    )
-    parser.add_argument(
-        "--within", metavar="S", help="seconds until the broker stops, whatever is left (30)"
+    _add_flags(
+        parser,
+        *ADMIN_FLAGS,
+        (
+            "--rate",
+            "CLIENTS_PER_S",
+            "clients disconnected in a second (100, or more if there are many)",
+        ),
+        ("--to", "HOST:PORT", "address where clients are to go (the other brokers, in turn)"),
+        ("--within", "S", "seconds until the broker stops, whatever is left (30)"),
     )
     parser.add_argument(
         "--no-wait", action="store_true", help="return at once instead of waiting for its end"
@@ -133,14 +136,12 @@ def _add_topics(parser: Parser) -> None:
 
 
 def _add_links(parser: Parser) -> None:
-    parser.add_argument(
-        "--origin", metavar="NAME", help="only those that messages of this broker take"
+    _add_flags(
+        parser,
+        ("--origin", "NAME", "only those that messages of this broker take"),
+        ("--topic", "TOPIC", "only those that messages to this topic take from there"),
     )
-    parser.add_argument(
-        "--topic", metavar="TOPIC", help="only those that messages to this topic take from there"
-    )
-    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
-    add_admin(parser)
+    _add_json(parser)
 
 
 def _add_alarms(parser: Parser) -> None:
@@ -149,8 +150,7 @@ def _add_alarms(parser: Parser) -> None:
         metavar="NAME",
         help="forget, at all brokers, that this broker is gone (its name or id)",
     )
-    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
-    add_admin(parser)
+    _add_json(parser)
 
 
 def _add_top(parser: Parser) -> None:
@@ -169,7 +169,7 @@ def _add_top(parser: Parser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print a line of JSON instead of each picture"
     )
-    add_admin(parser)
+    _add_flags(parser, *ADMIN_FLAGS)
 
 
 def _add_doctor(parser: Parser) -> None:
@@ -200,8 +200,7 @@ def _add_doctor(parser: Parser) -> None:
 
 def _add_output(parser: Parser) -> None:
     parser.add_argument("--limit", type=_count, default=100, metavar="N", help="rows at most (100)")
-    parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
-    add_admin(parser)
+    _add_json(parser)
 
 
 def _count(text: str) -> int:
