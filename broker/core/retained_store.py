@@ -298,10 +298,6 @@ class RetainedStore:
             return None
         return _unpack(version.topic, packed)
 
-    def items(self) -> list[tuple[str, Message]]:
-        """Return every topic with its message, the broker's own included."""
-        return [(topic, _unpack(topic.encode(), packed)) for topic, packed in self._trie.items()]
-
     def topics(self) -> list[str]:
         """Return the topics that have a retained message, the broker's own included."""
         return [topic for topic, _ in self._trie.items()]

@@ -127,11 +127,6 @@ class TopicRates:
         seen = 1.0 - _left(self._at - self._began)
         self.top = [(value / seen, topic) for value, topic in top]
 
-    def rate(self, topic: bytes) -> float:
-        """Return the rate (1/s) of a `topic`, 0 if it is not known."""
-        seen = 1.0 - _left(self._at - self._began)
-        return self._now(topic) / seen if seen > 0 else 0.0
-
 
 def _left(seconds: float) -> float:
     """The part of its weight that a count has after so many seconds."""

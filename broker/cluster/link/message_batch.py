@@ -372,11 +372,6 @@ class MessageBatch:
             at = end
         self.packets = packets[at:]
 
-    @property
-    def passed(self) -> bool:
-        """Whether it is for one group of subscribers alone: another broker gave it back."""
-        return self.choice is not None and self.choice.passed
-
     def encode(self) -> bytes:
         """Return its bytes on a link."""
         version, packets = self.version, self.packets

@@ -41,7 +41,7 @@ def write(
 
 
 def state(store: RetainedStore) -> dict[str, bytes]:
-    return {topic: message.payload for topic, message in store.items()}
+    return {m.topic.decode(): m.payload for topic in store.topics() if (m := store.get(topic))}
 
 
 def test_a_write_says_whether_it_was_new_or_old() -> None:

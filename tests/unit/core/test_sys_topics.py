@@ -85,7 +85,7 @@ def told() -> Told:
 
 
 def test_the_names_are_mosquittos(told: Told) -> None:
-    found = {topic.removeprefix("$SYS/broker/") for topic, _ in told.world.node.retained.items()}
+    found = {topic.removeprefix("$SYS/broker/") for topic in told.world.node.retained.topics()}
     assert found == NAMES
     assert set(told.topics.values(0.0)) == NAMES
 

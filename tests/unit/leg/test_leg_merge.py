@@ -28,8 +28,10 @@ def retained(world: World) -> dict[str, bytes]:
     """What is retained, without the legs' own topics."""
     return {
         topic: message.payload
-        for topic, message in world.node.retained.items()
-        if not own(topic.encode()) and not message.expired(world.now)
+        for topic in world.node.retained.topics()
+        if not own(topic.encode())
+        and (message := world.node.retained.get(topic))
+        and not message.expired(world.now)
     }
 
 
