@@ -178,13 +178,12 @@ class ClusterParts:
 
     def _build_routing(self, node: FederatedBroker) -> None:
         """Build what decides over which links a message goes."""
-        config = self.config
         self.directory: LinkStateDirectory = LinkStateDirectory(
             node, self.own, self.events, self, self.agenda
         )
         self.database = self.directory.database
         self.bus: UnicastBus = UnicastBus(node, self.directory, self)
-        self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self.bus, self)
+        self.strategy: RoutingStrategy = strategy_for(node, self.directory, self.bus, self)
         self.bus.strategy = self.strategy
         self.barrier: SubscriptionBarrier = SubscriptionBarrier(
             node,

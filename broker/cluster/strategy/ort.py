@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mqttree.broker.base.address import Address
 from mqttree.broker.base.broker_id import Identity
@@ -49,50 +49,6 @@ PINGS_WORK: Final = 2
 """steps of work for each topic PINGREQ."""
 
 
-class OverlayConfig(Protocol):
-    """The settings that overlays need."""
-
-    @property
-    def id(self) -> bytes:
-        """The broker's id."""
-
-    @property
-    def boot(self) -> int:
-        """The broker's boot number."""
-
-    @property
-    def host(self) -> str:
-        """The address that breaks ties between brokers."""
-
-    @property
-    def port(self) -> int:
-        """Its port."""
-
-    @property
-    def capability(self) -> float:
-        """The capability of this machine (`mqttree.stp.capability`)."""
-
-    @property
-    def hello(self) -> float:
-        """s between two topic PINGREQs of a topic."""
-
-    @property
-    def answer_time(self) -> float:
-        """Tt (s): for so long answers are collected before a root is elected."""
-
-    @property
-    def overlay_policy(self) -> str:
-        """`capability` or `balance`: how the root of a topic's overlay is elected."""
-
-    @property
-    def overlay_gamma(self) -> float:
-        """Weight of the overlays that a broker is root of."""
-
-    @property
-    def overlay_delta(self) -> float:
-        """Weight of the clients that a broker has."""
-
-
 class Ort(OverPublishedTopics):
     """Messages take the links of their topic's overlay."""
 
@@ -101,15 +57,11 @@ class Ort(OverPublishedTopics):
     ordered = False  # each topic has paths of its own
 
     def __init__(
-        self,
-        node: LinkedBroker,
-        directory: LinkStateDirectory,
-        delivery: Delivery,
-        config: OverlayConfig,
+        self, node: LinkedBroker, directory: LinkStateDirectory, delivery: Delivery
     ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above; `config`:
-        who this broker is, and how roots are elected."""
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
         super().__init__(node, directory, delivery)
+        config = node.config
         self.overlays = TopicOverlays(
             Identity(config.id, config.boot, Address(config.host, config.port)),
             config.capability,

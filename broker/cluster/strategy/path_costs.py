@@ -9,7 +9,6 @@ not want adds something (Overlays 4.2.2; docs/decisions/0020).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from mqttree.broker.cluster.directory.link_state_directory import LINK, STATE, LinkStateDirectory
 from mqttree.broker.cluster.link.link import Link
@@ -47,22 +46,6 @@ GAMMA, DELTA = 50, 2
 whose messages a broker passes on, and for each client that it has."""
 
 
-class PathCostSettings(Protocol):
-    """What a path through this broker costs."""
-
-    @property
-    def path_policy(self) -> str:
-        """`capability` or `balance`: what makes a path through this broker cost more."""
-
-    @property
-    def capability(self) -> float:
-        """The capability of this machine (`mqttree.stp.capability`)."""
-
-    @property
-    def hello(self) -> float:
-        """s between two hellos."""
-
-
 class PathCosts:
     """What this broker's links, and paths through it, cost."""
 
@@ -72,19 +55,18 @@ class PathCosts:
         *,
         directory: LinkStateDirectory,
         graph: Graph,
-        settings: PathCostSettings,
         open_links: Mapping[bytes, Link],
         relayed: Callable[[], int],
         changed: Callable[[], None],
     ) -> None:
         """`node`: this broker; `directory`: where costs are posted; `graph`: where this broker
-        itself finds them; `settings`: what a path through this broker costs; `open_links`: those
-        that messages may take, by the neighbour's id; `relayed`: returns how many other origins'
-        messages pass through this broker; `changed`: is called after each cost that was posted."""
+        itself finds them; `open_links`: those that messages may take, by the neighbour's id;
+        `relayed`: returns how many other origins' messages pass through this broker; `changed`: is
+        called after each cost that was posted."""
         self._node = node
         self._directory = directory
         self._graph = graph
-        self._settings = settings
+        self._config = node.config
         self._open = open_links
         self._relayed = relayed
         self._changed = changed
@@ -99,7 +81,7 @@ class PathCosts:
     @property
     def policy(self) -> str:
         """`capability` or `balance`: what makes a path through this broker cost more."""
-        return self._settings.path_policy
+        return self._config.path_policy
 
     def posted(self, peer: bytes) -> int:
         """Return the cost (us) that was posted of the link to a neighbour."""
@@ -139,7 +121,7 @@ class PathCosts:
         if self._open:
             self._tell_relay()
             if now >= self._next_measurements:
-                self._next_measurements = now + HELLOS * self._settings.hello
+                self._next_measurements = now + HELLOS * self._config.hello
                 self._measure()
 
     def _measure(self) -> None:
@@ -156,7 +138,7 @@ class PathCosts:
     def _measure_soon(self, link: Link) -> None:
         """Have a link measured within some hellos."""
         self._measured_at = (self._measured_at + STEP) % 1.0
-        within = HELLOS * self._settings.hello
+        within = HELLOS * self._config.hello
         self._node.timers.schedule(self._node.now + within * self._measured_at, link.measure)
 
     def retire(self) -> None:
@@ -175,9 +157,9 @@ class PathCosts:
     def _load(self) -> int:
         """The additional cost (us) of a path through this broker: for few resources, or for much
         work."""
-        if self._settings.path_policy == "balance":
+        if self._config.path_policy == "balance":
             return GAMMA * self._relayed() + DELTA * self._node.clients.connected
-        return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
+        return round(THROUGH / (1.0 + max(0.0, self._config.capability)))
 
 
 def link_cost(link: Link) -> int:

@@ -10,19 +10,17 @@ from mqttree.broker.cluster.strategy.interest import Interest
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 from mqttree.broker.cluster.strategy.routing_strategy import RoutingStrategy
 from mqttree.broker.cluster.strategy.topic import Topic
-from mqttree.broker.config.node_config import NodeConfig
 
 
 def strategy_for(
-    config: NodeConfig,
     node: LinkedBroker,
     directory: LinkStateDirectory,
     bus: UnicastBus,
     delivery: Delivery,
 ) -> RoutingStrategy:
-    """Return the strategy that `config` names. `node`: this broker; `directory`: what brokers post;
-    `bus`: carries messages to one broker; `delivery`: what is above the strategy."""
-    match config.routing:
+    """Return the strategy that the settings of `node`, this broker, name. `directory`: what brokers
+    post; `bus`: carries messages to one broker; `delivery`: what is above the strategy."""
+    match node.config.routing:
         case "flood":
             return Flood(node, directory, delivery)
         case "srt":
@@ -32,8 +30,8 @@ def strategy_for(
         case "ort":
             from mqttree.broker.cluster.strategy.ort import Ort
 
-            return Ort(node, directory, delivery, config)
+            return Ort(node, directory, delivery)
         case "topic":
-            return Topic(node, directory, bus, delivery, config)
+            return Topic(node, directory, bus, delivery)
         case _:
             return Interest(node, directory, delivery)

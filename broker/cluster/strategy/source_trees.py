@@ -37,7 +37,7 @@ from mqttree.broker.cluster.strategy.path_change import (
     tell_break,
     tell_changed_over,
 )
-from mqttree.broker.cluster.strategy.path_costs import RELAY, PathCosts, PathCostSettings
+from mqttree.broker.cluster.strategy.path_costs import RELAY, PathCosts
 from mqttree.broker.cluster.strategy.ports import Delivery, LinkedBroker
 from mqttree.routing.shortest_paths import Graph, Tree
 
@@ -85,10 +85,9 @@ class SourceTrees:
         directory: LinkStateDirectory,
         bus: UnicastBus,
         delivery: Delivery,
-        settings: PathCostSettings,
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above; `settings`: what a path through this broker costs."""
+        broker; `delivery`: what is above."""
         self._node = node
         self._limits = node.limits
         self._directory = directory
@@ -112,7 +111,6 @@ class SourceTrees:
             node,
             directory=directory,
             graph=self._graph,
-            settings=settings,
             open_links=self.open,
             relayed=self._relayed,
             changed=self._touch,

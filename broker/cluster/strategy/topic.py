@@ -24,7 +24,6 @@ from mqttree.broker.cluster.events import (
 from mqttree.broker.cluster.link.link import Link
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.strategy.interest import Interest
-from mqttree.broker.cluster.strategy.path_costs import PathCostSettings
 from mqttree.broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 from mqttree.broker.cluster.strategy.source_trees import SourceTrees
 from mqttree.broker.core.receiver_assignment import ID, ReceiverAssignment
@@ -42,11 +41,10 @@ class Topic(Interest):
         directory: LinkStateDirectory,
         bus: UnicastBus,
         delivery: Delivery,
-        settings: PathCostSettings,
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `bus`: carries messages to one
-        broker; `delivery`: what is above; `settings`: what a path through this broker costs."""
-        self.trees = SourceTrees(node, directory, bus, delivery, settings)
+        broker; `delivery`: what is above."""
+        self.trees = SourceTrees(node, directory, bus, delivery)
         """The paths of all origins."""
         # The broker ids of origins: decoding one for each batch costs more than finding it.
         self._ids: dict[bytes, bytes] = {}
