@@ -179,10 +179,10 @@ class ClusterParts:
     def _build_routing(self, node: FederatedBroker) -> None:
         """Build what decides over which links a message goes."""
         self.directory: LinkStateDirectory = LinkStateDirectory(
-            node, self.own, self.events, self, self.agenda
+            node, self.own, self.events, self.agenda
         )
         self.database = self.directory.database
-        self.bus: UnicastBus = UnicastBus(node, self.directory, self)
+        self.bus: UnicastBus = UnicastBus(node, self.directory)
         self.strategy: RoutingStrategy = strategy_for(node, self.directory, self.bus, self)
         self.bus.strategy = self.strategy
         self.barrier: SubscriptionBarrier = SubscriptionBarrier(
@@ -204,7 +204,6 @@ class ClusterParts:
             directory=self.directory,
             bus=self.bus,
             strategy=self.strategy,
-            report=self,
             alarm=self.agenda,
         )
 
@@ -222,11 +221,10 @@ class ClusterParts:
             node,
             log=self.replay_log,
             strategy=self.strategy,
-            report=self,
             timeout=config.link_timeout,
         )
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
-            node, self.database, self.bus, self
+            node, self.database, self.bus
         )
 
     def _build_recovery(self, node: FederatedBroker) -> None:
@@ -253,7 +251,6 @@ class ClusterParts:
         )
         self.gap_recovery: GapRecovery = GapRecovery(
             node,
-            config=self.config,
             origins=self.origins,
             log=self.replay_log,
             directory=self.directory,
@@ -265,7 +262,6 @@ class ClusterParts:
             pulls=self.pulls,
             events=self.events,
             above=self,
-            report=self,
             is_member=self.membership.is_member,
         )
         self.low_watermarks: LowWatermarks = LowWatermarks(self.origins, self.strategy)
@@ -311,7 +307,6 @@ class ClusterParts:
             acks=self.acks,
             walks=self.walks,
             above=self,
-            report=self,
             gather=self.resync.gather,
         )
 
@@ -330,7 +325,6 @@ class ClusterParts:
             forwarder=self.forwarder,
             leaving=self,
             alarm=self.agenda,
-            reporting=self,
             above=self,
         )
         self.assignments = self.sharing.assignments
@@ -356,7 +350,6 @@ class ClusterParts:
             subscription_starts=self.subscription_starts,
             evaluated=self.evaluated,
             history=self.session_history,
-            reporting=self,
         )
         self.posted_sessions: PostedSessions = PostedSessions(
             node,
@@ -364,7 +357,6 @@ class ClusterParts:
             links=self.links,
             handover=self.handover,
             tombstones=self.tombstones,
-            reporting=self,
             neighbours=self,
         )
         self.session_merge: SessionMerge = SessionMerge(
@@ -376,7 +368,6 @@ class ClusterParts:
             queues=self.queue_merge,
             handover=self.handover,
             tombstones=self.tombstones,
-            reporting=self,
             posted=self.posted_sessions,
             evaluated=self.evaluated,
             barrier=self.barrier,
@@ -437,21 +428,17 @@ class ClusterParts:
             restoration=restoration,
             handover=self.handover,
             merging=self.session_merge,
-            reporting=self,
         )
 
     def _build_links(self, node: FederatedBroker) -> None:
         """Build what takes the records of links, and collect what is due with time."""
-        self.id_conflict: IdConflict = IdConflict(
-            node, self.links, self, self.link_registry.on_link_down
-        )
+        self.id_conflict: IdConflict = IdConflict(node, self.links, self.link_registry.on_link_down)
         self.topology: Topology = Topology(
             node,
             tree=self.tree,
             membership=self.membership,
             links=self.links,
             events=self.events,
-            report=self,
             lose=self.link_registry.on_link_down,
             same_id=self.id_conflict.suspect,
         )
@@ -566,15 +553,3 @@ class ClusterParts:
     def is_handing_over(self, client_id: str) -> bool:
         """Whether another broker is taking the session of a client."""
         return self.handover.is_handing_over(client_id)
-
-    def count(self, counter: str) -> None:
-        """Count a rare event by the name of its counter."""
-        setattr(self.node.counters, counter, getattr(self.node.counters, counter) + 1)
-
-    def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
-        """Log the line `text` at `level`. Of one `cause`, at most `most` lines a minute are logged
-        for each host of a `peer` ("HOST:PORT")."""
-        if cause:
-            self.node.log_limit.line(level, cause, peer, text, most)
-        else:
-            self.node.log(level, text)

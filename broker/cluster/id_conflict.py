@@ -24,7 +24,7 @@ from mqttree.discovery.dialler import NEVER
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker
 
 CALL_PAUSE = 1.0
 """s between two dials to the address of the other one: false announcements cause no more dials."""
@@ -40,14 +40,12 @@ class IdConflict:
         self,
         node: MemberBroker,
         links: Mapping[bytes, Link],
-        report: Reporting,
         lose: Callable[[Link, str, float], None],
     ) -> None:
-        """`node`: this broker; `links`: by the neighbour's id; `report`: counts and logs; `lose`:
-        ends a link for a reason, at a time (s)."""
+        """`node`: this broker; `links`: by the neighbour's id; `lose`: ends a link for a reason, at
+        a time (s)."""
         self._node = node
         self._links = links
-        self._report = report
         self._lose = lose
         self.refuses_clients = False
         """This broker is the one that does not serve."""
@@ -75,8 +73,8 @@ class IdConflict:
     def _yield(self, address: Address, now: float) -> None:
         self.refuses_clients = True
         self._call_at = now + CALL_PAUSE
-        self._report.count("id_conflicts")
-        self._report.log(
+        self._node.counters.id_conflicts += 1
+        self._node.log(
             "error",
             f"the broker at {address} has the id of this one, {self._node.config.id.hex()}, "
             "and started before it, or at the same time (a copied data directory?): "
@@ -103,7 +101,7 @@ class IdConflict:
             self._proven_at = now
         if self._proven_at + GONE_S <= now:
             self.refuses_clients = False
-            self._report.log(
+            self._node.log(
                 "warning",
                 f"the broker at {self.other} with this one's id is gone: clients may connect again",
             )

@@ -77,7 +77,7 @@ class LinkRegistry:
         """Take over the connection `conn`, whose first packet `connect` was a broker's CONNECT.
         `body`: the packet's bytes behind the length; `now`: s."""
         if len(self.links) + len(self.handshakes) >= self._host.node.limits.max_links:
-            self._host.count("links_refused")
+            self._host.node.counters.links_refused += 1
             conn.abort("too many links")
             return
         self.admission.make_room(now)
@@ -113,13 +113,9 @@ class LinkRegistry:
     def on_link_up(self, link: Link, now: float) -> None:
         """Note that a link's handshake is complete."""
         self.handshakes.pop(link, None)
-        self._host.count("links_opened")
-        self._host.log(
-            "info",
-            f"link to {link.title} is up",
-            cause="link up",
-            peer=link.conn.peer,
-            most=MAX_LINK_LINES,
+        self._host.node.counters.links_opened += 1
+        self._host.node.log_limit.line(
+            "info", "link up", link.conn.peer, f"link to {link.title} is up", MAX_LINK_LINES
         )
         self._events.dispatch(LinkUp(link, now))
         link.send_ping(now)
@@ -152,12 +148,12 @@ class LinkRegistry:
 
     def refused(self, link: Link, why: str) -> None:
         """Note that another broker refused a link that was dialled here, and `why`."""
-        self._host.count("links_refused")
-        self._host.log(
+        self._host.node.counters.links_refused += 1
+        self._host.node.log_limit.line(
             "warning",
+            "refused our link",
+            link.conn.peer,
             f"broker at {link.conn.peer} refused the link: {why}",
-            cause="refused our link",
-            peer=link.conn.peer,
         )
 
     def close_all(self) -> None:
@@ -184,17 +180,16 @@ class LinkRegistry:
         host, config = self._host, self._host.config
         for link in list(self.handshakes):
             if link.opened + config.handshake_timeout <= now:
-                host.count("link_timeouts")
+                host.node.counters.link_timeouts += 1
                 link.conn.abort("handshake timed out")
                 self.on_link_down(link, "handshake timed out", now)
         for link in list(self.links.values()):
             if not link.up:
                 continue
             if link.conn.last_heard + config.link_timeout <= now:
-                host.count("link_timeouts")
-                host.log(
-                    "warning",
-                    f"link to {link.title}: silent for {config.link_timeout:g} s; closed",
+                host.node.counters.link_timeouts += 1
+                host.node.log(
+                    "warning", f"link to {link.title}: silent for {config.link_timeout:g} s; closed"
                 )
                 link.conn.abort(SILENT)
                 continue

@@ -29,17 +29,6 @@ class MemberBroker(LocalBroker, Protocol):
         """Hands what connections are sent to their transports."""
 
 
-class Reporting(Protocol):
-    """Counts and logs what happens."""
-
-    def count(self, counter: str) -> None:
-        """Count a rare event by the name of its counter (`mqttree.broker.base.counters`)."""
-
-    def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
-        """Log the line `text` at `level`. Of one `cause`, at most `most` lines a minute are logged
-        for each host of a `peer` ("HOST:PORT")."""
-
-
 class Alarm(Protocol):
     """Calls the cluster again at a time."""
 

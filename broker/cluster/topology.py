@@ -32,7 +32,7 @@ from mqttree.stp.changes import ForwardingChanged, RootChanged, TopologyChange
 if TYPE_CHECKING:
     from mqttree.broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged
     from mqttree.broker.cluster.link.link import Handler, Link
-    from mqttree.broker.cluster.ports import MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.discovery.membership import Membership
     from mqttree.stp.tree import Tree
 
@@ -69,20 +69,18 @@ class Topology:
         membership: Membership,
         links: dict[bytes, Link],
         events: ClusterEvents,
-        report: Reporting,
         lose: LosesLinks,
         same_id: Callable[[Address, float], None],
     ) -> None:
         """`node`: this broker; `tree`, `membership`: what decides; `links`: by the id of the
         neighbour, those that are gone are taken out here; `events`: dispatches what happens;
-        `report`: counts and logs; `lose`: ends a link; `same_id`: called where another broker is
-        said to have the id of this one, and when (s)."""
+        `lose`: ends a link; `same_id`: called where another broker is said to have the id of this
+        one, and when (s)."""
         self._node = node
         self.tree = tree
         self.membership = membership
         self._links = links
         self._events = events
-        self._report = report
         self._lose = lose
         self._same_id = same_id
         now = node.now
@@ -176,7 +174,7 @@ class Topology:
             return
         if link.forwarding or port.forwarding or Role.ROOT in (port.role, port.echo):
             return
-        self._report.count("links_surplus")
+        self._node.counters.links_surplus += 1
         link.conn.close(encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5))
         self._lose(link, "one too many", now, quiet=True)
 
@@ -216,7 +214,7 @@ class Topology:
 
     def topology_changed(self, event: TopologyChanged) -> None:
         """Publish a topology change for clients (TOPOLOGY)."""
-        self._report.count("topology_changes")
+        self._node.counters.topology_changes += 1
         self._change = event.change
         self.tell_change(event.now)
 
@@ -254,15 +252,11 @@ class Topology:
         if peer is not None and self._links.get(peer.id) is link:
             del self._links[peer.id]
             if event.was_up:
-                self._report.count("links_closed")
+                self._node.counters.links_closed += 1
                 if not event.quiet:
                     text = f"link to {link.title} is down: {event.reason}"
-                    self._report.log(
-                        "info",
-                        text,
-                        cause="link down",
-                        peer=link.conn.peer,
-                        most=MAX_LINK_LINES,
+                    self._node.log_limit.line(
+                        "info", "link down", link.conn.peer, text, MAX_LINK_LINES
                     )
                 self.tree.port_down(peer.id, now, not event.replaced)
                 if not event.replaced:

@@ -465,4 +465,4 @@ class AbsentMembers:
                 f"broker {name} {what} {away:.0f} s: {lost} messages of this broker that it lacked "
                 f"are lost, as they left the replay log ({kept})"
             )
-            self._cluster.log("warning", text)
+            self._node.log("warning", text)

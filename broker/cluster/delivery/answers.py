@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import ReplayLog
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-    from mqttree.broker.cluster.ports import MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.routing.link_state import LinkStateDatabase
 
@@ -104,13 +104,12 @@ class Answers:
         acks: LinkAcks,
         walks: LogWalks,
         above: Above,
-        report: Reporting,
         gather: Gather,
     ) -> None:
-        """`node`: this broker; `links`: those that are up, by the neighbour's id; `report`: counts
-        and logs; `above`: the floors above delivery; `gather`: asks other neighbours for what is
-        history here (`Resync.gather`); `origins`, `log`, `database`, `bus`, `strategy`, `starts`,
-        `acks`, `walks`: the modules that it uses."""
+        """`node`: this broker; `links`: those that are up, by the neighbour's id; `above`: the
+        floors above delivery; `gather`: asks other neighbours for what is history here
+        (`Resync.gather`); `origins`, `log`, `database`, `bus`, `strategy`, `starts`, `acks`,
+        `walks`: the modules that it uses."""
         self._node = node
         self._counters = node.counters
         self._origins = origins
@@ -123,7 +122,6 @@ class Answers:
         self._acks = acks
         self._walks = walks
         self._above = above
-        self._report = report
         self._gather = gather
         self._budget = Budget(
             node.limits.link_requests, node.limits.link_requests_per_second, node.now
@@ -151,7 +149,7 @@ class Answers:
         self._budget.earn(now, max(1, len(self._links)))
         # It asks again.
         if self._budget.left < 0:
-            self._report.count("routed_dropped")
+            self._node.counters.routed_dropped += 1
             return
         if window is not None:
             pull = pull._replace(lacks=intersect(pull.lacks, [(1, window.top)]))

@@ -62,9 +62,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
-    from mqttree.broker.config.node_config import NodeConfig
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.session import Session
@@ -89,7 +87,6 @@ class GapRecovery:
         self,
         node: DeliveringBroker,
         *,
-        config: NodeConfig,
         origins: Origins,
         log: ReplayLog,
         directory: LinkStateDirectory,
@@ -101,13 +98,13 @@ class GapRecovery:
         pulls: Pulls,
         events: ClusterEvents,
         above: Above,
-        report: Reporting,
         is_member: Callable[[bytes], bool],
     ) -> None:
-        """`node`: this broker, as `config` describes it; `is_member`: whether discovery knows a
-        broker; `events`: dispatches that an origin is lost; `flow_control`: holds publishers at
-        origins; `above`: the floors above delivery; `report`: counts and logs; `origins`, `log`,
-        `directory`, `bus`, `strategy`, `starts`, `orphans`, `pulls`: the modules that it uses."""
+        """`node`: this broker; `is_member`: whether discovery knows a broker; `events`:
+        dispatches that an origin is lost; `flow_control`: holds publishers at origins; `above`: the
+        floors above delivery; `origins`, `log`, `directory`, `bus`, `strategy`, `starts`,
+        `orphans`, `pulls`: the modules that it uses."""
+        config = node.config
         self.node = node
         self._origins = origins
         self._vector = origins.vector
@@ -125,7 +122,7 @@ class GapRecovery:
         # Standby -> origins that it has succeeded -> when it said so (s).
         self._succeeded: dict[bytes, dict[bytes, float]] = {}
         self.feeds = OriginFeeds(node, origins.vector, orphans)
-        self.release = PacedRelease(node, origins, self.feeds, flow_control, self, above, report)
+        self.release = PacedRelease(node, origins, self.feeds, flow_control, self, above)
         self._questions = OriginQuestions(
             node,
             feeds=self.feeds,

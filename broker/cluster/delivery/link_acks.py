@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from mqttree.broker.cluster.events import LinkDown
     from mqttree.broker.cluster.link.version_vector import OriginWindow
-    from mqttree.broker.cluster.ports import MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.broker.core.connection import Connection
 
@@ -55,16 +55,13 @@ class LinkAcks:
         *,
         log: ReplayLog,
         strategy: WantedTopics,
-        report: Reporting,
         timeout: float,
     ) -> None:
         """`node`, `log`: this broker, and its replay log; `strategy`: says what is wanted behind a
-        link; `report`: counts and logs what happened; `timeout`: s, a link that takes nothing for
-        twice as long is closed."""
+        link; `timeout`: s, a link that takes nothing for twice as long is closed."""
         self._node = node
         self._limits = node.limits
         self._strategy = strategy
-        self._report = report
         self._timeout = timeout
         self._log = log
         self._log.on_pressure = self._pressed
@@ -285,8 +282,8 @@ class LinkAcks:
                 link.unsent = left
                 link.taken_at = now
             elif now - link.taken_at > 2 * timeout:
-                self._report.count("link_timeouts")
-                self._report.log(
+                self._node.counters.link_timeouts += 1
+                self._node.log(
                     "warning",
                     f"link to {link.title}: it read nothing for {2 * timeout:g} s; closed",
                 )
@@ -298,7 +295,7 @@ class LinkAcks:
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0
         why = f"more than {self._limits.log_kept_bytes >> 20} MiB were queued for it"
-        self._report.log(
+        self._node.log(
             "warning", f"link to {link.title}: {lost} messages for it are lost, because {why}"
         )
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.ports import Above, DeliveringBroker
     from mqttree.broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from mqttree.broker.cluster.limits import ClusterLimits
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.core.session import Session
 
 HOLD_FEEDS_BYTES = 8 * 1024 * 1024
@@ -62,11 +61,10 @@ class PacedRelease:
         flow_control: RemoteFlowControl,
         keeper: FeedKeeper,
         above: Above,
-        report: Reporting,
     ) -> None:
         """`node`: this broker; `origins`: which numbers sessions have had at other brokers;
         `feeds`: those of all origins; `flow_control`: holds publishers at origins; `keeper`: finds
-        out what is missing; `above`: the floors above delivery; `report`: counts and logs."""
+        out what is missing; `above`: the floors above delivery."""
         self._node = node
         self._counters = node.counters
         self._dispatcher = node.dispatcher
@@ -76,7 +74,6 @@ class PacedRelease:
         self._feeds = feeds
         self._keeper = keeper
         self._above = above
-        self._report = report
         # Feeds with messages that may be delivered.
         self._turns: deque[OrderedFeed] = deque()
         self._timer: Timer | None = None
@@ -111,8 +108,8 @@ class PacedRelease:
             f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
             "further messages are dropped and asked for again later"
         )
-        self._report.log(
-            "warning", f"broker {origin}: {text}", cause="too many messages are held", peer=origin
+        self._node.log_limit.line(
+            "warning", "too many messages are held", origin, f"broker {origin}: {text}"
         )
         feed.refuse(held.sequence, held.last)
         if feed.fed:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.delivery.ports import DeliveringBroker
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.session import Session
     from mqttree.routing.link_state import LinkStateDatabase
@@ -136,16 +135,14 @@ class RemoteFlowControl:
         node: DeliveringBroker,
         database: LinkStateDatabase,
         bus: UnicastBus,
-        report: Reporting,
     ) -> None:
         """`node`: this broker; `database`: which brokers can be reached; `bus`: carries HOLD to
-        them; `report`: counts and logs."""
+        them."""
         self._node = node
         self._counters = node.counters
         self._limits = node.limits
         self._database = database
         self._bus = bus
-        self._report = report
         self.held: dict[bytes, Asked] = {}
         """What other brokers want held here, by their id. Nearly always empty; then a PUBLISH costs
         no more than a look at it."""
@@ -354,8 +351,8 @@ class RemoteFlowControl:
                 f"broker {sender.hex()} has paused publishers here for "
                 f"{self._limits.hold_max_s:g} s; its pause requests are ignored from now on"
             )
-            self._report.log(
-                "warning", text, cause="publishers paused for too long", peer=sender.hex()
+            self._node.log_limit.line(
+                "warning", "publishers paused for too long", sender.hex(), text
             )
             self._node.flow_control.release(asked)
         elif filters != asked.filters:

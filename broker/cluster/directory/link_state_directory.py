@@ -29,7 +29,7 @@ from mqttree.broker.cluster.events import (
 from mqttree.broker.cluster.link.control_records import DIRECTORY
 from mqttree.broker.cluster.link.link import Handler, Link
 from mqttree.broker.cluster.link.origin_keys import origin_key, split_key
-from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
+from mqttree.broker.cluster.ports import Alarm, MemberBroker
 from mqttree.broker.wire.errors import MalformedPacket
 from mqttree.routing.link_state import (
     LISTING,
@@ -174,16 +174,14 @@ class LinkStateDirectory:
         node: MemberBroker,
         own: Identity,
         events: ClusterEvents,
-        report: Reporting,
         alarm: Alarm,
     ) -> None:
         """`node`: this broker, with the identity `own`; `events`: dispatches changes of routes;
-        `report`: logs; `alarm`: calls again."""
+        `alarm`: calls again."""
         self._node = node
         self._limits = node.limits
         self.own_id = own.id
         self._events = events
-        self._report = report
         self._alarm = alarm
         self.database = LinkStateDatabase(own.id, own.boot, node.limits)
         self._links: dict[bytes, Link] = {}
@@ -361,7 +359,7 @@ class LinkStateDirectory:
                 f"the link state of other brokers takes {database.memory >> 20} MiB, the limit; "
                 "further brokers are refused"
             )
-            self._report.log("warning", text, cause="link state is full", peer="other brokers")
+            self._node.log_limit.line("warning", "link state is full", "other brokers", text)
         self._events.dispatch(EntriesSent(now, whole=not self._posted))
         return busy
 

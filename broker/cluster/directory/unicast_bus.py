@@ -12,7 +12,7 @@ from typing import Protocol
 from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
 from mqttree.broker.cluster.link.control_records import ROUTED
 from mqttree.broker.cluster.link.link import Handler, Link
-from mqttree.broker.cluster.ports import MemberBroker, Reporting
+from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.wire.errors import MalformedPacket, WireError
 
 BEHIND = 0x80
@@ -73,14 +73,11 @@ class UnicastBus:
     on_answer: Callable[[bytes], None]
     """Is told the sender of each KNOWN message that is sent or passed on; set by gap recovery."""
 
-    def __init__(
-        self, node: MemberBroker, directory: LinkStateDirectory, report: Reporting
-    ) -> None:
-        """`node`: this broker; `directory`: knows the path to each broker; `report`: counts and
-        logs."""
+    def __init__(self, node: MemberBroker, directory: LinkStateDirectory) -> None:
+        """`node`: this broker; `directory`: knows the path to each broker."""
+        self._node = node
         self._limits = node.limits
         self._directory = directory
-        self._report = report
         self._turns = node.turns
         self._receivers: dict[int, LinkReceiver] = {}
         # Those that take messages of this broker to itself, too.
@@ -143,12 +140,10 @@ class UnicastBus:
             try:
                 receiver(body[8:16], body[18:], now, link)
             except WireError as error:  # the neighbour that passed it on is not at fault
-                self._report.count("routed_dropped")
+                self._node.counters.routed_dropped += 1
                 sender = body[8:16].hex()
                 text = f"broker {sender}: {error.message}; dropped"
-                self._report.log(
-                    "warning", text, cause="garbage from a broker", peer=link.conn.peer
-                )
+                self._node.log_limit.line("warning", "garbage from a broker", link.conn.peer, text)
 
     def _route(self, message: bytes, *, at_once: bool = False, link: Link | None = None) -> bool:
         kind = message[17]
@@ -156,12 +151,12 @@ class UnicastBus:
         if link is None:
             link = hops.live_hop(message) if kind & LIVE else self._directory.link_to(message[:8])
         if link is None or not link.up:
-            self._report.count("routed_dropped")
+            self._node.counters.routed_dropped += 1
             return False
         if kind & LIVE and not (link.live or hops.source_rooted):
             return False
         if kind & BEHIND and not self._has_room(link, message):
-            self._report.count("routed_dropped")
+            self._node.counters.routed_dropped += 1
             return False
         if kind & KNOWN:
             receiver, database = message[:8], self._directory.database

@@ -41,7 +41,7 @@ class Admission:
         if len(cluster.link_registry.handshakes) >= most:
             callers = [link for link in cluster.link_registry.handshakes if not link.dialled]
         if len(callers) >= most:
-            cluster.count("links_refused")
+            cluster.node.counters.links_refused += 1
             callers[0].conn.abort("too many handshakes")
             cluster.link_registry.on_link_down(callers[0], "too many handshakes", now)
 
@@ -175,7 +175,7 @@ class Admission:
 
     def _drop(self, link: Link, why: str) -> None:
         """Close a connection that is one too many; not a fault, so no warning."""
-        self.cluster.log("debug", f"link with {link.conn.peer}: {why}")
+        self.cluster.node.log("debug", f"link with {link.conn.peer}: {why}")
         link.conn.close()
         self.cluster.link_registry.on_link_down(link, why, self.cluster.node.now, quiet=True)
 

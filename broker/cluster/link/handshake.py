@@ -292,13 +292,11 @@ class LinkHandshake:
         """
         link = self.link
         cluster = self.cluster
-        cluster.count(counter)
+        counters = cluster.node.counters
+        setattr(counters, counter, getattr(counters, counter) + 1)
         peer = link.conn.peer
-        cluster.log(
-            "warning",
-            f"broker at {peer} {why}; link refused",
-            cause=f"link refused ({counter})",
-            peer=peer,
+        cluster.node.log_limit.line(
+            "warning", f"link refused ({counter})", peer, f"broker at {peer} {why}; link refused"
         )
         properties: Properties = {Property.REASON_STRING: f"your broker {why}"}
         if other:

@@ -24,7 +24,7 @@ from mqttree.broker.cluster.link.control_records import (
 from mqttree.broker.cluster.link.link_states import STANDING, Action, Input, State, transition
 from mqttree.broker.cluster.link.peer import Peer
 from mqttree.broker.cluster.link.version_vector import Vector
-from mqttree.broker.cluster.ports import MemberBroker, Reporting
+from mqttree.broker.cluster.ports import MemberBroker
 from mqttree.broker.config.node_config import NodeConfig
 from mqttree.broker.core.connection import Arrival, Connection, Owner
 from mqttree.broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
@@ -169,7 +169,7 @@ class Registry(Protocol):
         """Take the DISCONNECT of the neighbour at `link`, with its `reason` code, at `now` (s)."""
 
 
-class LinkHost(Reporting, Protocol):
+class LinkHost(Protocol):
     """The cluster, as far as a link knows it."""
 
     @property
@@ -628,9 +628,9 @@ class Link(Owner):
 
     def fail(self, error: WireError) -> None:
         """Close after garbage: one line, a counter."""
-        self.cluster.count("link_garbage")
+        self.cluster.node.counters.link_garbage += 1
         text = f"link to {self.title}: {error.message}; closed"
-        self.cluster.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
+        self.cluster.node.log_limit.line("warning", "garbage on a link", self.conn.peer, text)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.up else b"")
         self.cluster.link_registry.on_link_down(self, error.message, self.cluster.node.now)
 
@@ -640,9 +640,9 @@ class Link(Owner):
 
     def tampered(self, what: str) -> None:
         """Close because what came is not what the other broker sent: one line, a counter."""
-        self.cluster.count("link_tampered")
+        self.cluster.node.counters.link_tampered += 1
         text = f"link to {self.title}: {what}; closed"
-        self.cluster.log("warning", text, cause="altered on the way", peer=self.conn.peer)
+        self.cluster.node.log_limit.line("warning", "altered on the way", self.conn.peer, text)
         self.conn.abort(what)
 
     @property

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.placement.decider import Decider
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.placement.rebalancer import Rebalancer
-    from mqttree.broker.cluster.ports import Alarm, Reporting
+    from mqttree.broker.cluster.ports import Alarm
     from mqttree.broker.cluster.strategy.routing_strategy import WantedTopics
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.session import Session
@@ -73,21 +73,19 @@ class PlacementService:
         directory: LinkStateDirectory,
         bus: UnicastBus,
         strategy: WantedTopics,
-        report: Reporting,
         alarm: Alarm,
     ) -> None:
-        """`host`: this broker; `tree`: whose root decides; `directory`: what brokers post;
-        `bus`: carries questions; `strategy`: which brokers want which topics; `report`: counts;
-        `alarm`: has questions sent at once."""
+        """`host`: this broker; `tree`: whose root decides; `directory`: what brokers post; `bus`:
+        carries questions; `strategy`: which brokers want which topics; `alarm`: has questions sent
+        at once."""
         self._host = host
         self._tree = tree
         self._database = directory.database
         self._bus = bus
         self._strategy = strategy
-        self._report = report
         self._alarm = alarm
         self._decider: Decider | None = None  # no question here yet
-        self.redirector: Redirector = Redirector(host, self._ask_about, report)
+        self.redirector: Redirector = Redirector(host, self._ask_about)
         self._rebalancer: Rebalancer | None = None  # no round was due here
         self._reached: set[bytes] = set()  # the other brokers
         self._entry = TrafficEntry(directory)
@@ -128,7 +126,6 @@ class PlacementService:
                 database=self._database,
                 bus=self._bus,
                 redirector=self.redirector,
-                report=self._report,
             )
         return rebalancer
 
@@ -140,9 +137,9 @@ class PlacementService:
         `operation`: one of `placement_messages`; `body`: as JSON has it; `then`: takes the answer,
         now or within some seconds; `client`: whose questions are limited, "": no limit.
         """
-        self._report.count("placement_questions")
+        self._host.counters.placement_questions += 1
         if client and not self._limits.take(client, self._host.now):
-            self._report.count("placement_refused")
+            self._host.counters.placement_refused += 1
             then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
             return
         root = self._tree.root.id
@@ -157,7 +154,7 @@ class PlacementService:
 
         def answered(answer: Answer) -> None:
             if answer == SILENT:
-                self._report.count("placement_unanswered")
+                self._host.counters.placement_unanswered += 1
                 answer = STAY
             then(answer)
 
@@ -183,11 +180,11 @@ class PlacementService:
 
         found = read_client_question(session, message.payload, self._host.config.id)
         if not isinstance(found, dict):
-            self._report.count("placement_refused")
+            self._host.counters.placement_refused += 1
             then(found.answer)
             return found.code
         if not self._limits.take(session.client_id, self._host.now):
-            self._report.count("placement_refused")
+            self._host.counters.placement_refused += 1
             then((429, {"error": f"more than {PER_CLIENT:g} questions a second"}))
             return ReasonCode.QUOTA_EXCEEDED
         self.ask(PLACE, found, then)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.placement.ports import PlacingBroker
     from mqttree.broker.cluster.placement.redirector import Redirector
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.routing.link_state import LinkStateDatabase
 
 ROUND_S: Final = 60.0
@@ -48,16 +47,14 @@ class Rebalancer:
         database: LinkStateDatabase,
         bus: UnicastBus,
         redirector: Redirector,
-        report: Reporting,
     ) -> None:
         """`host`: this broker; `decider`: knows the traffic; `database`: which brokers can be
-        reached; `bus`: carries questions; `redirector`: has the clients here; `report`: counts."""
+        reached; `bus`: carries questions; `redirector`: has the clients here."""
         self._host = host
         self._decider = decider
         self._database = database
         self._bus = bus
         self._redirector = redirector
-        self._report = report
         self._overload: Overload = Overload(GAMMA)
         self._next = 0.0  # s, no round before
         self._round = 0  # the number of the one that is under way, 0: none is
@@ -162,10 +159,10 @@ class Rebalancer:
             try:
                 yield self._decider.candidate(each)
             except ValueError:
-                self._report.count("placement_refused")
+                self._host.counters.placement_refused += 1
 
     def _move(self, advice: Advice, now: float) -> None:
-        self._report.count("rebalanced")
+        self._host.counters.rebalanced += 1
         if advice.source in self._over:
             self._overload.relieved(advice.source, now)
         source = bytes.fromhex(advice.source)

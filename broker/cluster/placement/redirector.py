@@ -33,7 +33,6 @@ from mqttree.broker.wire.strings import shorten
 if TYPE_CHECKING:
     from mqttree.broker.base.timers import Timer
     from mqttree.broker.cluster.placement.ports import PlacingBroker
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.core.ports import Newcomer
     from mqttree.broker.core.session import Session
     from mqttree.broker.wire.packets import Connect
@@ -70,11 +69,10 @@ Ask = Callable[[int, Any, Callable[[Answer], None]], None]
 class Redirector:
     """The clients of one broker that may be sent to others."""
 
-    def __init__(self, host: PlacingBroker, ask: Ask, report: Reporting) -> None:
-        """`host`: this broker; `ask`: has the root answer; `report`: counts and logs."""
+    def __init__(self, host: PlacingBroker, ask: Ask) -> None:
+        """`host`: this broker; `ask`: has the root answer."""
         self._host = host
         self._ask = ask
-        self._report = report
         self.enabled = host.config.redirect_clients
         """Whether clients are sent away at all."""
         self.table: RedirectTable = RedirectTable(host.limits.redirected_clients)
@@ -128,7 +126,7 @@ class Redirector:
         client = connect.client_id
         state = self.table.state(client, now)
         if state not in LASTING and not self.table.takes(client, now):
-            self._report.count("redirects_forgone")
+            self._host.counters.redirects_forgone += 1
             return False
         said = self._said(newcomer, connect)
         if self.quiet and state not in (State.SENT, State.KEPT):
@@ -156,9 +154,9 @@ class Redirector:
         try:
             return said_interest(connect, permissions)
         except (ValueError, PermissionError) as error:
-            self._report.count("redirect_topics_invalid")
+            self._host.counters.redirect_topics_invalid += 1
             text = f"client {shorten(connect.client_id)} at {conn.peer}: {error}; ignored"
-            self._report.log("warning", text, cause="mqttree-topics", peer=conn.peer)
+            self._host.log_limit.line("warning", "mqttree-topics", conn.peer, text)
             return Interest()
 
     def _let_in(self, client: str, given: Input, said: Interest, now: float) -> bool:
@@ -167,7 +165,7 @@ class Redirector:
         if action is Action.ASK:
             return True
         if action is Action.KEEP:
-            self._report.count("redirects_ignored")
+            self._host.counters.redirects_ignored += 1
         elif action is Action.LOOK:
             self.table.remember(client, Interest((), said.publish))
             due = max(now + self._host.limits.redirect_settle_s, self._quiet)
@@ -225,7 +223,7 @@ class Redirector:
                 break
             del hosts[key]
         if len(hosts) >= self._host.limits.redirected_clients:
-            self._report.count("redirects_forgone")
+            self._host.counters.redirects_forgone += 1
             return False
         key = _key(newcomer, interest)
         hosts.pop(key, None)
@@ -359,7 +357,7 @@ class Redirector:
         ):
             return
         if not self.table.takes(client, now):
-            self._report.count("redirects_forgone")
+            self._host.counters.redirects_forgone += 1
         elif self.table.step(client, Input.CHOSEN, now) is Action.DISCONNECT:
             self._host.clients.redirect(owner, where, False)
 

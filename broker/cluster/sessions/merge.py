@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.version_vector import Vector
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.evaluated import Evaluated
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.ports import SessionBroker
@@ -146,7 +145,6 @@ class SessionMerge:
         queues: QueueMerge,
         handover: Handover,
         tombstones: Tombstones,
-        reporting: Reporting,
         *,
         posted: PostedSessions,
         evaluated: Evaluated,
@@ -156,9 +154,9 @@ class SessionMerge:
         """`node`: this broker, with the id `own_id`; `database`: what brokers post; `bus`: carries
         messages to them; `gap_recovery`: knows since when subscriptions get messages; `queues`:
         adds what was queued; `handover`: knows which sessions leave; `tombstones`: of sessions that
-        have ended; `reporting`: counts and logs; `posted`: which brokers can be reached, and who
-        answers for others; `evaluated`: what sessions lack; `barrier`: tells when all brokers know
-        of subscriptions; `starts`: where these begin."""
+        have ended; `posted`: which brokers can be reached, and who answers for others; `evaluated`:
+        what sessions lack; `barrier`: tells when all brokers know of subscriptions; `starts`: where
+        these begin."""
         self._node = node
         self._limits = node.limits
         self._own = own_id
@@ -168,7 +166,6 @@ class SessionMerge:
         self._queues = queues
         self._handover = handover
         self._tombstones = tombstones
-        self._reporting = reporting
         self._posted = posted
         self._evaluated = evaluated
         self._barrier = barrier
@@ -389,13 +386,13 @@ class SessionMerge:
 
     def _drop_garbage(self, merge: Merge, now: float) -> None:
         self._drop(merge, now)
-        self._reporting.count("routed_dropped")
+        self._node.counters.routed_dropped += 1
         holder = merge.holder.hex()
         text = (
             f"broker {holder}: old session of client {shorten(merge.client_id)}: "
             f"{merge.why}; dropped"
         )
-        self._reporting.log("warning", text, cause="garbage from a broker", peer=holder)
+        self._node.log_limit.line("warning", "garbage from a broker", holder, text)
 
     # ---------------------------------------------------------------- asking
 

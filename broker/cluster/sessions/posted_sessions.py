@@ -14,7 +14,7 @@ from mqttree.broker.core.session_owner import GONE, KEPT, RESUMED, Entry, digest
 if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Neighbours, Reporting
+    from mqttree.broker.cluster.ports import Neighbours
     from mqttree.broker.cluster.sessions.handover import Handover
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.cluster.sessions.tombstones import Tombstones
@@ -38,18 +38,16 @@ class PostedSessions:
         links: Mapping[bytes, Link],
         handover: Handover,
         tombstones: Tombstones,
-        reporting: Reporting,
         neighbours: Neighbours,
     ) -> None:
         """`node`: this broker; `directory`: what brokers post; `links`: by the neighbour's id;
         `handover`: knows who has taken sessions from here; `tombstones`: of sessions that have
-        ended; `reporting`: counts what is not posted; `neighbours`: get what is posted."""
+        ended; `neighbours`: get what is posted."""
         self._node = node
         self._directory = directory
         self._links = links
         self._handover = handover
         self._tombstones = tombstones
-        self._reporting = reporting
         self._neighbours = neighbours
         self.active = False
         """Whether another broker has ever been reached: then entries are posted."""
@@ -96,7 +94,7 @@ class PostedSessions:
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full: other brokers do not know of this client
-            self._reporting.count("sessions_unannounced")
+            self._node.counters.sessions_unannounced += 1
 
     def elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
         """Return the sessions that a client id has at other brokers that can be reached, or whose

@@ -42,7 +42,6 @@ from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 if TYPE_CHECKING:
     from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
     from mqttree.broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.ports import SessionBroker
     from mqttree.broker.core.start_point import SubscriptionStart
 
@@ -58,16 +57,14 @@ class QueueMerge:
         subscription_starts: SubscriptionStarts,
         evaluated: Evaluated,
         history: SessionHistory,
-        reporting: Reporting,
     ) -> None:
-        """`node`: this broker; `reporting`: logs; the modules that know what a session was offered:
-        `gap_recovery`, `subscription_starts`, `evaluated`, `history`."""
+        """`node`: this broker; the modules that know what a session was offered: `gap_recovery`,
+        `subscription_starts`, `evaluated`, `history`."""
         self._node = node
         self._gap_recovery = gap_recovery
         self._starts = subscription_starts
         self._evaluated = evaluated
         self._history = history
-        self._reporting = reporting
 
     def absorb(
         self,
@@ -132,9 +129,8 @@ class QueueMerge:
         node.counters.merged_messages += len(kept)
         if kept:
             client = shorten(session.client_id)
-            self._reporting.log(
-                "info",
-                f"client {client}: {len(kept)} messages of its older session are added",
+            self._node.log(
+                "info", f"client {client}: {len(kept)} messages of its older session are added"
             )
 
     def _take_back(

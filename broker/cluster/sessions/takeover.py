@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Reporting
     from mqttree.broker.cluster.sessions.competing_sessions import CompetingSessions
     from mqttree.broker.cluster.sessions.merge import SessionMerge
     from mqttree.broker.cluster.sessions.ports import SessionBroker
@@ -123,13 +122,12 @@ class Takeover:
         restoration: SessionRestoration,
         handover: Handover,
         merging: SessionMerge,
-        reporting: Reporting,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `pending`: the sessions that it takes, by
         client id; `clock`: makes all stamps; `links`: by the neighbour's id; `directory`: the path
         to other brokers; `bus`: carries messages to them; `posted`: where clients have sessions;
         `competing`: decides which of two stays; `restoration`: makes the session here; `handover`:
-        the holder's side; `merging`: of older sessions; `reporting`: counts and logs."""
+        the holder's side; `merging`: of older sessions."""
         self._node = node
         self._counters, self._turns = node.counters, node.turns
         self._own = own_id
@@ -142,7 +140,6 @@ class Takeover:
         self._competing = competing
         self._restoration = restoration
         self._handover = handover
-        self._reporting = reporting
         self._merging = merging
         self._actions = self._action_table()
         bus.receive(SESSION_REQUEST, self._requested)
@@ -469,7 +466,7 @@ class Takeover:
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""
         text = f"client {shorten(pending.client_id)}: {pending.why}; it starts a new session"
-        self._reporting.log("warning", text)
+        self._node.log("warning", text)
         self._counters.session_takeovers_timed_out += 1
         self._admit_new(pending, now)
 

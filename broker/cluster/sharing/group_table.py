@@ -32,7 +32,7 @@ from mqttree.routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
-    from mqttree.broker.cluster.ports import MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import MemberBroker
     from mqttree.broker.core.session import Session, SharedGroup
 
 MEMBER_QUEUE_MESSAGES = 1000
@@ -86,15 +86,12 @@ class GroupTable:
     _late: LateGroups
     _member_came: Callable[[bytes], None]
 
-    def __init__(
-        self, node: MemberBroker, directory: LinkStateDirectory, reporting: Reporting
-    ) -> None:
-        """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
+    def __init__(self, node: MemberBroker, directory: LinkStateDirectory) -> None:
+        """`node`: this broker; `directory`: what brokers post."""
         self._node = node
         self._dispatcher = node.dispatcher
         self._limits = node.limits
         self._directory = directory
-        self._reporting = reporting
         self.pools: dict[bytes, Pool] = {}
         """Groups that other brokers have members of, by id."""
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
@@ -138,7 +135,7 @@ class GroupTable:
             try:
                 directory.post(GROUP + group.key, announced)
             except ValueError:  # too many groups: its members get only what is published here
-                self._reporting.count("groups_refused")
+                self._node.counters.groups_refused += 1
 
     def session_changed(self, session: Session) -> None:
         """Note that a session has connected or disconnected; if it is in very many groups, some of
@@ -286,13 +283,13 @@ class GroupTable:
         if (
             pool is None or broker_id not in pool.brokers
         ) and self.memory > self._limits.told_groups_memory:
-            self._reporting.count("groups_refused")
+            self._node.counters.groups_refused += 1
             return
         if pool is None:
             try:
                 group, topic_filter = parse_key(key)
             except ValueError:
-                self._reporting.count("groups_refused")
+                self._node.counters.groups_refused += 1
                 return
             self.memory += costs.GROUP_MEMORY + filter_memory(topic_filter)
             pool = self.pools[group_id] = Pool(group_id, group, topic_filter)

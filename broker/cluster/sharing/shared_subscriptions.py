@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.directory.link_state_directory import LinkStateDirectory
     from mqttree.broker.cluster.directory.unicast_bus import UnicastBus
     from mqttree.broker.cluster.link.link import Link
-    from mqttree.broker.cluster.ports import Alarm, LeavingSessions, MemberBroker, Reporting
+    from mqttree.broker.cluster.ports import Alarm, LeavingSessions, MemberBroker
     from mqttree.broker.cluster.strategy.routing_strategy import MessagePaths
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.route import Route
@@ -67,13 +67,12 @@ class SharedSubscriptions:
         forwarder: Forwarder,
         leaving: LeavingSessions,
         alarm: Alarm,
-        reporting: Reporting,
         above: Above,
     ) -> None:
         """`node`: this broker, with the identity `own`; `leaving`: knows which sessions go to other
-        brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `above`: has what
-        was kept for brokers that were away; `directory`, `bus`, `strategy`, `orphans`, `forwarder`:
-        the modules below that it uses."""
+        brokers; `alarm`: calls the cluster again; `above`: has what was kept for brokers that were
+        away; `directory`, `bus`, `strategy`, `orphans`, `forwarder`: the modules below that it
+        uses."""
         self._node = node
         self._counters = node.counters
         self._dispatcher = node.dispatcher
@@ -83,7 +82,7 @@ class SharedSubscriptions:
         self._forwarder = forwarder
         self._own = own.id
         self._who = own.id + own.boot.to_bytes(4, "big")
-        self.groups = GroupTable(node, directory, reporting)
+        self.groups = GroupTable(node, directory)
         self._pools = self.groups.pools
         database = directory.database
         self.deputies = Deputies(node, own.id, database)

@@ -208,7 +208,7 @@ class InterestTable:
         if not self._crowded and len(self._cover) > self._limits.max_interests:
             self._crowded = True
             self._cover.add("")
-            self._delivery.count("interest_widened")
+            self._node.counters.interest_widened += 1
         elif self._crowded and len(self._cover) - 1 <= self._limits.max_interests // 2:
             self._crowded = False
             self._cover.remove("")
@@ -220,7 +220,7 @@ class InterestTable:
             except ValueError:  # no room for such long filters: from now on this broker gets all
                 directory.post(WANTS_EVERYTHING)
                 self._full = True
-                self._delivery.count("interest_widened")
+                self._node.counters.interest_widened += 1
             self._delivery.barrier.on_filter_posted()
         if announced:
             self._lost.filter_posted()
@@ -327,7 +327,7 @@ class InterestTable:
         except UnicodeDecodeError:
             topic_filter = ""
         if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
-            self._delivery.count("interest_refused")
+            self._node.counters.interest_refused += 1
             return
         if broker_id in self._dropped:  # it gets everything
             if not wanted and topic_filter != EVERYTHING.decode():
@@ -381,13 +381,13 @@ class InterestTable:
             () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
         )
         self._take(EVERYTHING.decode(), broker_id)
-        self._delivery.count("interest_widened")
+        self._node.counters.interest_widened += 1
         name = broker_id.hex()
         text = (
             f"broker {name} has more than {self._taken[broker_id] >> 20} MiB of topic filters; "
             "from now on it is sent every message"
         )
-        self._delivery.log("warning", text, cause="too many filters", peer=name)
+        self._node.log_limit.line("warning", "too many filters", name, text)
         self._node.timers.schedule(
             self._node.now + POST_INTERVAL, lambda now: self._drop(broker_id, now)
         )

@@ -113,7 +113,7 @@ class Ort(OverPublishedTopics):
     def _tell_of(self, topic: bytes, now: float) -> bool:
         if self.overlays.join(topic, now) is not None:
             return True
-        self._delivery.count("overlays_refused")
+        self._node.counters.overlays_refused += 1
         return False
 
     # ---------------------------------------------------------------- what is wanted

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mqttree.broker.cluster.events import ClusterEvents
 from mqttree.broker.cluster.link.link import Link
-from mqttree.broker.cluster.ports import Alarm, MemberBroker, Reporting
+from mqttree.broker.cluster.ports import Alarm, MemberBroker
 from mqttree.stp.tree import Tree
 
 
@@ -113,7 +113,7 @@ class Barrier(Protocol):
         """Note that this broker has posted a filter."""
 
 
-class Delivery(Reporting, Alarm, Protocol):
+class Delivery(Alarm, Protocol):
     """All that is above the strategies."""
 
     @property

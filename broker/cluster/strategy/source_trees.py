@@ -124,7 +124,7 @@ class SourceTrees:
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
         if len(key) != 8 or (value is not None and len(value) != 4):
-            self._delivery.count("link_costs_refused")
+            self._node.counters.link_costs_refused += 1
             return
         if value is None and self.keeps(broker_id, gone=gone):
             self._astray.link_withdrawn(broker_id, key)
@@ -135,7 +135,7 @@ class SourceTrees:
                 broker_id, key, None if value is None else int.from_bytes(value, "big")
             )
         except ValueError:
-            self._delivery.count("link_costs_refused")
+            self._node.counters.link_costs_refused += 1
             return
         self._touch()
 

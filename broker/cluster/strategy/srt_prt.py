@@ -89,7 +89,7 @@ class SrtPrt(OverPublishedTopics):
         tables = self._tables
         if tables.advertised(tables.here, topic.decode(), True):
             return True
-        self._delivery.count("advertisements_refused")
+        self._node.counters.advertisements_refused += 1
         return False
 
     def _tell_no_more(self, topic: bytes) -> None:
@@ -108,7 +108,7 @@ class SrtPrt(OverPublishedTopics):
         if not wanted:
             tables.unwanted(tables.here, topic_filter)
         elif not tables.wanted(tables.here, topic_filter, since):
-            self._delivery.count("advertisements_refused")
+            self._node.counters.advertisements_refused += 1
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
         """Return a function that says whether the PRT has a topic for a link; `gone` does not
@@ -169,7 +169,7 @@ class SrtPrt(OverPublishedTopics):
             if is_own(topic) or not valid_topic_name(topic):
                 raise MalformedPacket("PUBADV record with an invalid topic")
             if hop is not None and not self._tables.advertised(hop, topic, on):
-                self._delivery.count("advertisements_refused")
+                self._node.counters.advertisements_refused += 1
 
     def _filters_received(self, link: Link, body: bytes, now: float) -> None:
         """Take the filters that a neighbour wants, or does not want any more.
@@ -188,7 +188,7 @@ class SrtPrt(OverPublishedTopics):
             if not on:
                 self._tables.unwanted(hop, topic_filter)
             elif not self._tables.wanted(hop, topic_filter, now - age - under_way):
-                self._delivery.count("advertisements_refused")
+                self._node.counters.advertisements_refused += 1
 
     # ---------------------------------------------------------------- time
 

@@ -164,8 +164,8 @@ class Asking:
             current=None,
             timers=SimpleNamespace(schedule=lambda at, call: None, cancel=lambda timer: None),
             dispatcher=fanout,
+            config=SimpleNamespace(boot=1, routing="interest", link_timeout=2.0),
         )
-        config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)
         strategy: Any = OverSpanningTree(node, self.directory, unused)
         flow_control: Any = SimpleNamespace(released=lambda slow: None)
         above: Any = SimpleNamespace(evaluated=self.evaluated)
@@ -174,7 +174,6 @@ class Asking:
         )
         self.gap_recovery = GapRecovery(
             node,
-            config=config,
             origins=self.origins,
             log=unused,
             directory=self.directory,
@@ -195,7 +194,6 @@ class Asking:
             ),
             events=ClusterEvents(),
             above=above,
-            report=unused,
             is_member=lambda broker_id: False,
         )
         self.gap_recovery.met(self.key, self.window)
