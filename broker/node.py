@@ -161,9 +161,7 @@ class Node:
         self.bridges: Bridges = Bridges(self)
         self.session_registry: SessionRegistry = SessionRegistry(self, self.wills)
         self.sessions: dict[str, Session] = self.session_registry.by_client_id
-        self.access_control: AccessControl = AccessControl(
-            self.config, self.hooks, self.turns, self.dispatcher, self.sessions
-        )
+        self.access_control: AccessControl = AccessControl(self)
         self.clients: ClientRegistry = ClientRegistry(self, self.wills, self.rng)
 
     def _compose_connections(self) -> None:

@@ -156,7 +156,7 @@ class ClusterParts:
         self._build_sharing(node)
         self._build_sessions(node)
         self.retained_comparison: RetainedComparison = RetainedComparison(
-            node, self.own.id, clock=self.clock, forwarder=self.forwarder, now=now
+            node, clock=self.clock, forwarder=self.forwarder, now=now
         )
         self.retained_sync: RetainedSync = RetainedSync(
             node,
@@ -221,7 +221,6 @@ class ClusterParts:
             node,
             log=self.replay_log,
             strategy=self.strategy,
-            timeout=config.link_timeout,
         )
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
             node, self.database, self.bus
@@ -361,7 +360,6 @@ class ClusterParts:
         )
         self.session_merge: SessionMerge = SessionMerge(
             node,
-            self.own.id,
             database=self.database,
             bus=self.bus,
             gap_recovery=self.gap_recovery,
@@ -385,7 +383,6 @@ class ClusterParts:
         )
         self.handover: Handover = Handover(
             node,
-            self.own.id,
             directory=self.directory,
             bus=self.bus,
             history=self.session_history,
@@ -398,7 +395,6 @@ class ClusterParts:
         pending: dict[str, PendingTakeover] = {}
         competing = CompetingSessions(
             node,
-            self.own.id,
             clock=self.clock,
             directory=self.directory,
             taken=pending,
@@ -417,7 +413,6 @@ class ClusterParts:
         )
         self.takeover: Takeover = Takeover(
             node,
-            self.own.id,
             pending=pending,
             clock=self.clock,
             links=self.links,

@@ -103,20 +103,19 @@ class RetainedComparison:
     def __init__(
         self,
         node: MemberBroker,
-        own_id: bytes,
         *,
         clock: HybridClock,
         forwarder: Forwarder,
         now: float,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `clock`: of the stamps of writes; `forwarder`:
+        """`node`: this broker; `clock`: of the stamps of writes; `forwarder`:
         knows the live links; `now`: s."""
         self._node = node
         self._limits = node.limits
         self._store = node.retained
         self._digests = self._store.digests
         self._clock = clock
-        self._own = own_id
+        self._own = node.config.id
         self._forwarder = forwarder
         self.records: dict[int, Handler] = {
             DIGEST: self.digest_received,

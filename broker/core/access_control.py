@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqttree.broker.core.client import Client
+from mqttree.broker.core.serving_broker import ServingBroker
 from mqttree.broker.core.session_owner import LEG_LISTENER
 
 if TYPE_CHECKING:
     from mqttree.broker.auth.authorization import Access, Permissions
-    from mqttree.broker.base.turns import Turns
-    from mqttree.broker.config.node_config import NodeConfig
-    from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.session import Session
 
 SESSIONS_AT_ONCE, SESSION_WORK = 100, 8
@@ -23,32 +20,18 @@ SESSIONS_AT_ONCE, SESSION_WORK = 100, 8
 class AccessControl:
     """What the clients of one broker may do."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        hooks: Hooks,
-        turns: Turns,
-        dispatcher: Dispatcher,
-        sessions: dict[str, Session],
-    ) -> None:
-        """`config`: which listeners check certificates; `hooks`: whether plugins check names;
-        `turns`: of the event loop; `dispatcher`: whose routes depend on the rules; `sessions`: all
-        of the broker, by client id."""
-        self._config = config
-        self._hooks = hooks
-        self._turns = turns
-        self._dispatcher = dispatcher
-        self._sessions = sessions
+    def __init__(self, broker: ServingBroker) -> None:
+        self._broker = broker
         self.access: Access | None = None
         """Users and rules in force; None: the plugins alone have a say."""
 
     def put_in_force(self, access: Access | None) -> None:
         """Put users and rules in force, for all from their next packet on; of some thousand clients
         a few ms later, as they take turns. No client is disconnected."""
-        self.access = self._dispatcher.access = access
-        self._dispatcher.forget_routes()
-        self._turns.go(
-            self._apply(list(self._sessions.values())), lambda: self.access is not access
+        self.access = self._broker.dispatcher.access = access
+        self._broker.dispatcher.forget_routes()
+        self._broker.turns.go(
+            self._apply(list(self._broker.sessions.values())), lambda: self.access is not access
         )
 
     def _apply(self, sessions: list[Session]) -> Iterator[int]:
@@ -71,7 +54,7 @@ class AccessControl:
                 conn.owner.choose_routes()
             if not number % SESSIONS_AT_ONCE:
                 yield SESSIONS_AT_ONCE * SESSION_WORK
-        self._dispatcher.forget_routes()  # those that were made meanwhile
+        self._broker.dispatcher.forget_routes()  # those that were made meanwhile
         for number, session in enumerate(sessions, 1):
             self.revoke(session)
             if not number % SESSIONS_AT_ONCE:
@@ -87,13 +70,13 @@ class AccessControl:
         """
         if self.access is None or (listener == LEG_LISTENER and username is None):
             return None
-        certified = listener == LEG_LISTENER or listener in self._config.identity_listeners
+        certified = listener == LEG_LISTENER or listener in self._broker.config.identity_listeners
         return self.access.permissions(
-            username, client_id, listener, verified=self._hooks.verified, certified=certified
+            username, client_id, listener, verified=self._broker.hooks.verified, certified=certified
         )
 
     def revoke(self, session: Session) -> None:
         """Drop what is queued for a session that may not receive it any more; others of its groups
         get what was theirs."""
         for outgoing in session.revoke():
-            self._dispatcher.pass_on(outgoing)
+            self._broker.dispatcher.pass_on(outgoing)

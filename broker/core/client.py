@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mqttree.broker.auth.authorization import Rule
-    from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.publisher import Publisher
     from mqttree.broker.core.retained_feed import RetainedFeeds
     from mqttree.broker.core.route import Route
@@ -48,10 +47,6 @@ class MemoryRoom(Protocol):
 
 class ClientHost(ServingBroker, Protocol):
     """What a client asks of its broker."""
-
-    @property
-    def hooks(self) -> Hooks:
-        """The hooks that plugins implement."""
 
     @property
     def feeds(self) -> RetainedFeeds:

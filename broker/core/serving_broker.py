@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mqttree.broker.core.connection import Connection
     from mqttree.broker.core.delivery_queue import DeliveryQueue
     from mqttree.broker.core.dispatcher import Dispatcher
-    from mqttree.broker.core.effects import Effect
+    from mqttree.broker.core.effects import Effect, Hooks
     from mqttree.broker.core.ports import Cluster, Journal
     from mqttree.broker.core.retained_store import RetainedStore
     from mqttree.broker.core.session import Session
@@ -30,6 +30,10 @@ class ServingBroker(CoreBroker, Protocol):
     @property
     def effects(self) -> list[Effect]:
         """What the driver is to do; append."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks that plugins implement."""
 
     @property
     def journal(self) -> Journal:

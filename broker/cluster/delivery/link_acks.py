@@ -55,14 +55,14 @@ class LinkAcks:
         *,
         log: ReplayLog,
         strategy: WantedTopics,
-        timeout: float,
     ) -> None:
         """`node`, `log`: this broker, and its replay log; `strategy`: says what is wanted behind a
-        link; `timeout`: s, a link that takes nothing for twice as long is closed."""
+        link."""
         self._node = node
         self._limits = node.limits
         self._strategy = strategy
-        self._timeout = timeout
+        # s; a link that takes nothing for twice as long is closed.
+        self._timeout = node.config.link_timeout
         self._log = log
         self._log.on_pressure = self._pressed
         self._log.on_full = self._full

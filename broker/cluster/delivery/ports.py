@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mqttree.broker.cluster.link.link import Link
     from mqttree.broker.cluster.link.version_vector import Vector
     from mqttree.broker.core.connection import Connection
-    from mqttree.broker.core.effects import Hooks
     from mqttree.broker.core.message import Message
     from mqttree.broker.core.receiver_assignment import ReceiverAssignment
     from mqttree.broker.core.session import Session
@@ -48,10 +47,6 @@ class DeliveringBroker(MemberBroker, Protocol):
     @property
     def journal(self) -> LogJournal:
         """The journal, in which logged messages and origins are recorded."""
-
-    @property
-    def hooks(self) -> Hooks:
-        """The hooks that plugins implement."""
 
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]

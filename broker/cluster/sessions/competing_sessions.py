@@ -30,7 +30,6 @@ class CompetingSessions:
     def __init__(
         self,
         node: SessionBroker,
-        own_id: bytes,
         *,
         clock: HybridClock,
         directory: LinkStateDirectory,
@@ -39,13 +38,13 @@ class CompetingSessions:
         merging: SessionMerge,
         tombstones: Tombstones,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `clock`: makes all stamps; `directory`: what
+        """`node`: this broker; `clock`: makes all stamps; `directory`: what
         brokers post; `taken`: clients whose sessions this broker takes just now; `handover`: knows
         who has taken sessions from here; `merging`: of older sessions; `tombstones`: of sessions
         that have ended."""
         self._node = node
         self._counters, self._log_limit = node.counters, node.log_limit
-        self._own = own_id
+        self._own = node.config.id
         self._clock = clock
         self._taken = taken
         self._handover = handover

@@ -92,7 +92,6 @@ class Handover:
     def __init__(
         self,
         node: SessionBroker,
-        own_id: bytes,
         *,
         directory: LinkStateDirectory,
         bus: UnicastBus,
@@ -100,13 +99,13 @@ class Handover:
         under_way: MessagesUnderWay,
         recently_elsewhere: RecentlyElsewhere,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `directory`: which brokers have sessions;
+        """`node`: this broker; `directory`: which brokers have sessions;
         `bus`: carries messages to them; `history`: what a taker has to know of a session;
         `under_way`: what is still to come to it; `recently_elsewhere`: notes sessions that
         leave."""
         self._node = node
         self._predecessors = node.predecessors
-        self._own = own_id
+        self._own = node.config.id
         self._directory = directory
         self._bus = bus
         self._history = history

@@ -138,7 +138,6 @@ class SessionMerge:
     def __init__(
         self,
         node: SessionBroker,
-        own_id: bytes,
         database: LinkStateDatabase,
         bus: UnicastBus,
         gap_recovery: GapRecovery,
@@ -151,7 +150,7 @@ class SessionMerge:
         barrier: SubscriptionBarrier,
         starts: SubscriptionStarts,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `database`: what brokers post; `bus`: carries
+        """`node`: this broker; `database`: what brokers post; `bus`: carries
         messages to them; `gap_recovery`: knows since when subscriptions get messages; `queues`:
         adds what was queued; `handover`: knows which sessions leave; `tombstones`: of sessions that
         have ended; `posted`: which brokers can be reached, and who answers for others; `evaluated`:
@@ -159,7 +158,7 @@ class SessionMerge:
         these begin."""
         self._node = node
         self._limits = node.limits
-        self._own = own_id
+        self._own = node.config.id
         self._database = database
         self._bus = bus
         self._gap_recovery = gap_recovery

@@ -110,7 +110,6 @@ class Takeover:
     def __init__(
         self,
         node: SessionBroker,
-        own_id: bytes,
         *,
         pending: dict[str, PendingTakeover],
         clock: HybridClock,
@@ -123,14 +122,14 @@ class Takeover:
         handover: Handover,
         merging: SessionMerge,
     ) -> None:
-        """`node`: this broker, with the id `own_id`; `pending`: the sessions that it takes, by
+        """`node`: this broker; `pending`: the sessions that it takes, by
         client id; `clock`: makes all stamps; `links`: by the neighbour's id; `directory`: the path
         to other brokers; `bus`: carries messages to them; `posted`: where clients have sessions;
         `competing`: decides which of two stays; `restoration`: makes the session here; `handover`:
         the holder's side; `merging`: of older sessions."""
         self._node = node
         self._counters, self._turns = node.counters, node.turns
-        self._own = own_id
+        self._own = node.config.id
         self._pending = pending
         self._clock = clock
         self._links = links
