@@ -111,13 +111,15 @@ class Succession:
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
         self.kind = kind.removeprefix("shared ")
         self.shared = kind != self.kind
-        self.kills = self.kind in ("kills", "aimed", "lags", "doubles")
+        self.kills = self.kind in ("kills", "aimed", "lags", "doubles", "wipes")
         self.members: dict[tuple[str, str], list[Refugee]] = {}
         self.world = World(seed)
         if seed % 4 == 3:
             self.world.skew = 3600.0
         if seed % 2:  # while clients come, and brokers return
             self.world.limits = Limits(adoption_s=0.5)
+        if self.kind == "wipes":
+            self.world.longest_turn = 0.1
         self.world.verbose = int(os.environ.get("VERBOSE", "0"))
         self.ledger = Ledger()
         self.disks: dict[int, Disk] = {}
@@ -136,7 +138,8 @@ class Succession:
         )
         doubles = self.kind == "doubles"
         replicas = 2 if doubles else 1
-        for _ in range(rng.choice((3, 4, 5) if doubles else (2, 3, 4, 5))):
+        fewest = 3 if doubles or self.kind == "wipes" else 2
+        for _ in range(rng.choice(range(fewest, 6))):
             host = world.add(
                 discovery="multicast", routing=routing, replicas=replicas, standby_hosts="any"
             )
@@ -153,7 +156,9 @@ class Succession:
         for client in self.everybody:
             world.after(rng.uniform(0.0, 0.3), client.connect)
             stays = self.kind == "lags" or (self.kills and self.seed % 3 == 1)
-            client.waits = stays and rng.random() < 0.5
+            client.waits = self.kind == "wipes" or (stays and rng.random() < 0.5)
+            if self.kind == "wipes":
+                client.retry = 0.01
 
     def _groups(self) -> None:
         """Members of groups at several brokers."""
@@ -195,7 +200,7 @@ class Succession:
     def traffic(self) -> None:
         """Plan publications, and clients that are away for a while."""
         rng, world = self.rng, self.world
-        length = self.length = rng.choice((5.0, 15.0))
+        length = self.length = 25.0 if self.kind == "wipes" else rng.choice((5.0, 15.0))
         sources = self.publishers
         if not self.kills:  # their sessions take longer to move
             sources = [*sources, *self.clients]
@@ -210,7 +215,7 @@ class Succession:
                 world.after(at, publisher.burst, topic, qos, rng.randrange(2, 30), 5)
             else:
                 world.after(at, publisher.publish, topic, qos)
-            at += rng.expovariate(1 / 0.03)
+            at += rng.expovariate(1 / (0.01 if self.kind == "wipes" else 0.03))
         for client in self.subscribers:
             if rng.random() < 0.3:
                 world.after(rng.uniform(1.0, length), client.leave_for, rng.choice((0.1, 2.0, 6.0)))
@@ -220,6 +225,10 @@ class Succession:
     def faults(self) -> None:
         """Plan what goes wrong, one broker after the other."""
         rng, world = self.rng, self.world
+        if self.kind == "wipes":
+            for at in range(4, 24, 4):
+                world.after(at + rng.uniform(0.0, 2.0), self._wipe_settled, rng.uniform(0.5, 1.5))
+            return
         when = rng.uniform(2.0, self.length)
         if self.kind == "doubles":
             hit = self._aim_at_two if rng.random() < 0.5 else self._kill_two
@@ -248,6 +257,23 @@ class Succession:
             fault = self._hang if self.kind == "hangs" else self._split
             world.after(when, fault, rng.choice(world.hosts), rng.uniform(0.6, 4.0))
             when += 8.0
+
+    def _wipe_settled(self, lasts: float) -> None:
+        """Kill a broker with its disk, unless a death now may take with it what another one had:
+        all brokers run and have standbys, and all sessions have what is theirs."""
+        world = self.world
+        for host in world.hosts:
+            if not host.alive:
+                return
+            stream, cluster = host.running.images.stream, host.running.cluster
+            assert isinstance(stream, Stream)
+            lacks = map(cluster.evaluated.lacking, host.running.sessions.values())
+            if stream.unprotected or stream.coming or len(cluster.session_merge) or any(lacks):
+                world.say(f"{host.name} has not settled")
+                return
+        victim = self.rng.choice(world.hosts)
+        kill(world, victim, self.rng.random() < 0.7)
+        world.after(lasts, wipe, victim, self.disks[victim.index])
 
     def _aim(self, host: Host, reset: bool, tries: int = 900) -> None:
         """Kill a broker while, or as soon as, what it has to say waits for its standby, and before

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mqttree.broker.cluster.delivery.gap_recovery import GapRecovery
+from mqttree.broker.cluster.delivery.ordered_feed import OrderedFeed
 from mqttree.broker.cluster.delivery.replay_log import LogEntry
 from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.evaluated import Evaluated
@@ -49,6 +50,7 @@ COUNTS = {
     "aimed": 6,
     "lags": 6,
     "doubles": 8,
+    "wipes": 4,
     "hangs": 6,
     "splits": 4,
     "shared kills": 6,
@@ -58,7 +60,8 @@ COUNTS = {
 }
 """Schedules of each kind in each run of the tests: brokers are killed; are killed while output
 waits; are killed as their disks lack what their standbys have, and start again with these; are
-killed with the first of two standbys; hang; are cut off; with shared subscriptions."""
+killed with the first of two standbys; are killed one after the other, as others are slow, and start
+again without their disks; hang; are cut off; with shared subscriptions."""
 
 
 @pytest.mark.parametrize("kind", COUNTS)
@@ -166,6 +169,8 @@ MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (leaves_out(merge, "put_in_order"), "aimed", 3),
     # A session that moves is not given what its image lacks.
     (leaves_out(GapRecovery, "fetch"), "aimed", 2),
+    # Answers to questions from before a session came count as all that it lacks.
+    (leaves_out(OrderedFeed, "forget_questions"), "wipes", 214),
     # A broker that has started again goes on with what its disk has.
     (leaves_out(Fencing, "started"), "lags", 0),
     # A broker that has started again takes what clients repeat for new.

@@ -308,6 +308,7 @@ class Host:
     def __init__(self, world: World, index: int, **config: Any) -> None:
         self.world = world
         self.index = index
+        self.turn_ends = 0.0
         self.address = (config.pop("host", f"10.0.0.{index + 1}"), config.pop("port", PORT))
         self.name = f"b{index}"
         self.config = config
@@ -519,6 +520,8 @@ class World:
         self.verbose = verbose
         self.rng = random.Random(seed)
         self.skew = 1.0  # s that clocks are wrong by at most
+        self.longest_turn = 0.0
+        """s that a turn of a broker takes at most; what comes meanwhile waits for its end."""
         # s; of the clock that has been most ahead: others go on behind what they have heard of it.
         self.fastest = -1e9
         self.now = 100.0
@@ -632,6 +635,15 @@ class World:
     # ---- network
 
     def latency(self, a: Host | None, b: Host | None) -> float:
+        delay = self._delay(a, b)
+        if b is None or not self.longest_turn:
+            return delay
+        at, longest = self.now + delay, self.longest_turn
+        while b.turn_ends < at:
+            b.turn_ends = max(b.turn_ends, at - longest) + self.rng.uniform(0.0, longest)
+        return b.turn_ends - self.now
+
+    def _delay(self, a: Host | None, b: Host | None) -> float:
         if a is None or b is None or a is b:
             return 0.00005 + self.rng.random() * 0.0002
         key = (a.index, b.index)
