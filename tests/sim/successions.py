@@ -109,8 +109,8 @@ class Succession:
     def __init__(self, seed: int, kind: str = "kills") -> None:
         self.seed = seed
         self.rng = random.Random(seed if kind == "kills" else f"{seed} {kind}")
-        self.kind = kind.removeprefix("shared ")
-        self.shared = kind != self.kind
+        slow, self.shared = kind.startswith("slow "), "shared " in kind
+        self.kind = kind.removeprefix("slow ").removeprefix("shared ")
         self.kills = self.kind in ("kills", "aimed", "lags", "doubles", "wipes")
         self.members: dict[tuple[str, str], list[Refugee]] = {}
         self.world = World(seed)
@@ -118,8 +118,8 @@ class Succession:
             self.world.skew = 3600.0
         if seed % 2:  # while clients come, and brokers return
             self.world.limits = Limits(adoption_s=0.5)
-        if self.kind == "wipes":
-            self.world.longest_turn = 0.1
+        if slow or self.kind == "wipes":
+            self.world.longest_turn = 0.05 if slow else 0.1
         self.world.verbose = int(os.environ.get("VERBOSE", "0"))
         self.ledger = Ledger()
         self.disks: dict[int, Disk] = {}

@@ -20,11 +20,13 @@ from mqttree.broker.cluster.sessions import merge
 from mqttree.broker.cluster.sessions.evaluated import Evaluated
 from mqttree.broker.cluster.sessions.merge import SessionMerge
 from mqttree.broker.cluster.sessions.queue_merge import QueueMerge
+from mqttree.broker.cluster.sessions.session_state import SessionState
 from mqttree.broker.cluster.sharing.assignments import Assignments
 from mqttree.broker.cluster.sharing.custody import Custody
 from mqttree.broker.cluster.sharing.deputies import Deputies
 from mqttree.broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from mqttree.broker.core.connection import Connection
+from mqttree.broker.core.session import Session
 from mqttree.broker.limits import DEFAULTS, Limits
 from mqttree.broker.persistence.adoption import Absentee, Adoption
 from mqttree.broker.persistence.fences import Fences
@@ -57,11 +59,12 @@ COUNTS = {
     "shared lags": 6,
     "shared hangs": 4,
     "shared splits": 4,
+    "slow shared hangs": 4,
 }
 """Schedules of each kind in each run of the tests: brokers are killed; are killed while output
 waits; are killed as their disks lack what their standbys have, and start again with these; are
-killed with the first of two standbys; are killed one after the other, as others are slow, and start
-again without their disks; hang; are cut off; with shared subscriptions."""
+killed with the first of two standbys; are killed one after the other, and start again without their
+disks; hang; are cut off; with shared subscriptions; while all have long turns."""
 
 
 @pytest.mark.parametrize("kind", COUNTS)
@@ -103,6 +106,17 @@ def test_schedules_that_have_shown_faults(kind: str, seed: int) -> None:
     messages as their sessions are merged. Brokers know of none of a dead one's last messages. A
     session moves on as it has just been adopted. Clocks are an hour apart."""
     assert play(seed, kind) == []
+
+
+def forgets_members(patch: Mutant) -> None:
+    """What a session that has come had as a member of groups is not remembered."""
+    inherit = Evaluated.inherit
+
+    def planted(self: Evaluated, session: Session, state: SessionState) -> None:
+        inherit(self, session, state)
+        self._record(session).as_member.clear()
+
+    patch.setattr(Evaluated, "inherit", planted)
 
 
 def claims_when_done(patch: Mutant) -> None:
@@ -171,6 +185,7 @@ MUTANTS: list[tuple[Callable[[Mutant], None], str, int]] = [
     (leaves_out(GapRecovery, "fetch"), "aimed", 2),
     # Answers to questions from before a session came count as all that it lacks.
     (leaves_out(OrderedFeed, "forget_questions"), "wipes", 214),
+    (forgets_members, "slow shared hangs", 20),
     # A broker that has started again goes on with what its disk has.
     (leaves_out(Fencing, "started"), "lags", 0),
     # A broker that has started again takes what clients repeat for new.

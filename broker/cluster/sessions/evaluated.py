@@ -80,7 +80,17 @@ class MergedHistory:
 class Record:
     """What is known of one session."""
 
-    __slots__ = ("_all", "at", "came", "inherited", "lacking", "merged", "names", "ranges")
+    __slots__ = (
+        "_all",
+        "as_member",
+        "at",
+        "came",
+        "inherited",
+        "lacking",
+        "merged",
+        "names",
+        "ranges",
+    )
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -89,6 +99,8 @@ class Record:
         """What was evaluated elsewhere, by origin."""
         self.names: set[Name] = set()
         """What it got from logs, comparisons and older sessions."""
+        self.as_member: set[tuple[Name, str]] = set()
+        """What it came with as a member of groups, by name and filter."""
         self.came = 0
         """The last number that was published here before it came, or a broker with a copy of it."""
         self.lacking: dict[bytes, Ranges] = {}
@@ -171,7 +183,7 @@ class Evaluated:
         if self._old.expects_old_messages() and now < record.at + self._limits.absent_max_s:
             left = without(self.elsewhere(session), ranges_of(self.here()))
         if left:
-            record.ranges, record.names = left, set()
+            record.ranges, record.names, record.as_member = left, set(), set()
             record.merged, record.inherited = [], {}
             self._forget_at(session, now + longest)
         else:
@@ -237,6 +249,9 @@ class Evaluated:
         """Take over what a session has had that comes from another broker, or that is merged into
         this one (`state`)."""
         self.add(session, behind_start(state))
+        for item in state.items:
+            if item.shared is not None and (name := item.message.name) is not None:
+                self._record(session).as_member.add((name, item.shared))
         if state.lacking:
             lacking = without(state.lacking, numbered(self.names(session)))
             self.lack(session, union(self.lacking(session), lacking))
@@ -306,7 +321,10 @@ class Evaluated:
         """Whether a local member of the group with the shared subscription `topic_filter` has had
         the message with a `name`, as far as this broker has recorded it. `published`: so it has
         what was published here before a copy of the member's `session` could be given that."""
-        if name[0] == self._origins.key and name[1] > self._records.get(session, UNKNOWN).came:
+        record = self._records.get(session, UNKNOWN)
+        if (name, topic_filter) in record.as_member:
+            return True
+        if name[0] == self._origins.key and name[1] > record.came:
             published = False
         group_name, inner = split_shared(topic_filter)
         group = self._node.dispatcher.group(group_name or "", inner)
