@@ -107,21 +107,6 @@ def merge(ranges: Ranges) -> Ranges:
     return merged
 
 
-def ranges_from(numbers: list[int]) -> Ranges:
-    """Return numbers in any order, of which there is one at least, as ascending pairs that do not
-    touch."""
-    numbers = sorted(numbers)
-    ranges: Ranges = []
-    low = high = numbers[0]
-    for number in numbers:
-        if number > high + 1:
-            ranges.append((low, high))
-            low = number
-        high = number
-    ranges.append((low, high))
-    return ranges
-
-
 def roughly(ranges: Ranges, most: int = MAX_GAPS // 2) -> Ranges:
     """Return at most `most` ascending pairs that cover these: the smallest gaps between them are
     filled."""

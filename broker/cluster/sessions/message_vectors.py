@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mqttree.broker.base.sequence_set import LAST, Ranges, merge, ranges_from, subtract
+from mqttree.broker.base.sequence_set import LAST, Ranges, merge, subtract
 from mqttree.broker.cluster.delivery.local_window import LocalVector
 from mqttree.broker.cluster.link.origin_keys import split_key
 from mqttree.broker.cluster.link.version_vector import OriginWindow, Vector
@@ -71,13 +71,13 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
     Raises:
         MalformedPacket: an origin is invalid.
     """
-    numbers: dict[bytes, list[int]] = {}
+    numbers: dict[bytes, Ranges] = {}
     for key, sequence in found:
-        if (sequences := numbers.get(key)) is None:
+        if (pairs := numbers.get(key)) is None:
             split_key(key)
-            sequences = numbers[key] = []
-        sequences.append(sequence)
-    return {key: ranges_from(sequences) for key, sequences in numbers.items()}
+            pairs = numbers[key] = []
+        pairs.append((sequence, sequence))
+    return {key: merge(pairs) for key, pairs in numbers.items()}
 
 
 def union(*sets: Mapping[bytes, Ranges]) -> dict[bytes, Ranges]:

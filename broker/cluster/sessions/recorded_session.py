@@ -109,10 +109,12 @@ class RecordedSession:
     def put_off_queue(self) -> None:
         """Leave out the queue: its messages are lacking. Those that have no name, and those of
         groups, stay."""
-        names = [one[0] for one in self.queue if one[0][0] and not one[4]]
-        kept = deque[Waiting]()
-        if len(names) < len(self.queue):
-            kept.extend(one for one in self.queue if one[4] or not one[0][0])
+        kept, names = deque[Waiting](), []
+        for one in self.queue:
+            if one[0][0] and not one[4]:
+                names.append(one[0])
+            else:
+                kept.append(one)
         lacking = numbered(names)
         if Kind.LACKING in self.parts:
             lacking = union(self.lacking(), lacking)
