@@ -21,6 +21,11 @@ class Parser(argparse.ArgumentParser):
         it would load a module for that alone (4 ms)."""
         return argparse.HelpFormatter(self.prog, width=_columns() - 2)
 
+    def add_flags(self, *flags: tuple[str, str, str]) -> None:
+        """Add flags with one value: name, what stands for the value, help."""
+        for flag, metavar, text in flags:
+            self.add_argument(flag, metavar=metavar, help=text)
+
     @property
     def flags(self) -> Collection[str]:
         """All flags that it takes ahead of a command."""

@@ -331,8 +331,7 @@ def _add_federate(federate: Parser) -> None:
         help="FILTER [in|out|both] [QOS] [LOCAL REMOTE], as in Mosquitto's file (# both 2); may be "
         "repeated",
     )
-    for flag, metavar, text in LEG_FLAGS:
-        federate.add_argument(flag, metavar=metavar, help=text)
+    federate.add_flags(*LEG_FLAGS)
     federate.add_argument(
         "--round-robin",
         action="store_const",

@@ -71,25 +71,18 @@ ADMIN_FLAGS: Final = (
 """Where an admin port is, and what opens it."""
 
 
-def _add_flags(parser: Parser, *flags: tuple[str, str, str]) -> None:
-    """Add flags with one value: name, what stands for the value, help."""
-    for flag, metavar, text in flags:
-        parser.add_argument(flag, metavar=metavar, help=text)
-
-
 def _add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the answer of /api/v1 as JSON")
-    _add_flags(parser, *ADMIN_FLAGS)
+    parser.add_flags(*ADMIN_FLAGS)
 
 
 def _add_status(parser: Parser) -> None:
-    _add_flags(parser, *ADMIN_FLAGS)
+    parser.add_flags(*ADMIN_FLAGS)
     parser.add_argument("--json", action="store_true", help="print /api/v1/federation as JSON")
 
 
 def _add_drain(parser: Parser) -> None:
-    _add_flags(
-        parser,
+    parser.add_flags(
         *ADMIN_FLAGS,
         (
             "--rate",
@@ -136,8 +129,7 @@ def _add_topics(parser: Parser) -> None:
 
 
 def _add_links(parser: Parser) -> None:
-    _add_flags(
-        parser,
+    parser.add_flags(
         ("--origin", "NAME", "only those that messages of this broker take"),
         ("--topic", "TOPIC", "only those that messages to this topic take from there"),
     )
@@ -169,7 +161,7 @@ def _add_top(parser: Parser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print a line of JSON instead of each picture"
     )
-    _add_flags(parser, *ADMIN_FLAGS)
+    parser.add_flags(*ADMIN_FLAGS)
 
 
 def _add_doctor(parser: Parser) -> None:
