@@ -63,7 +63,7 @@ class DispatcherBroker(CoreBroker, Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """The federation, as far as this module needs it."""
+        """The federation, as far as `core` needs it."""
 
     @property
     def flow_control(self) -> Backpressure:
