@@ -249,9 +249,9 @@ class Evaluated:
         """Take over what a session has had that comes from another broker, or that is merged into
         this one (`state`)."""
         self.add(session, behind_start(state))
-        for item in state.items:
-            if item.shared is not None and (name := item.message.name) is not None:
-                self._record(session).as_member.add((name, item.shared))
+        shared = ((item.message.name, item.shared) for item in state.items)
+        if as_member := {(name, where) for name, where in shared if name and where}:
+            self._record(session).as_member |= as_member
         if state.lacking:
             lacking = without(state.lacking, numbered(self.names(session)))
             self.lack(session, union(self.lacking(session), lacking))
